@@ -1,0 +1,3 @@
+"""ppdgrow: grow neural networks in depth with identity-cancelling pairs."""
+
+__version__ = "0.1.0"

@@ -1,0 +1,164 @@
+"""The architecture of a model as data: `config.json` of a checkpoint.
+
+An explicit, ordered list of blocks with stable ids: growth only adds ids, removal only takes them away.
+"""
+
+from __future__ import annotations
+
+from typing import Annotated, Any, Literal
+
+from pydantic import BaseModel, ConfigDict, Field, TypeAdapter, model_validator
+
+from ppdgrow.config.schema import Family, ModelConfig, StreamName, Task
+
+PairKind = Literal["ffn", "attention"]
+PairState = Literal["tied", "untied"]
+Size = Annotated[int, Field(ge=1, le=2**40)]
+
+
+class _Frozen(BaseModel):
+    model_config = ConfigDict(extra="forbid", strict=True, frozen=True, allow_inf_nan=False)
+
+
+class TokenInput(_Frozen):
+    """Sequences of token ids, `(B, T)`, `T` at most `sequence_length`."""
+
+    kind: Literal["tokens"] = "tokens"
+    vocabulary_size: Size
+    sequence_length: Size
+
+
+class ImageInput(_Frozen):
+    """Images `(B, channels, height, width)`, cut into square patches."""
+
+    kind: Literal["images"] = "images"
+    channels: Size
+    height: Size
+    width: Size
+    patch_size: Size
+    num_classes: Size
+
+    @model_validator(mode="after")
+    def _check_patches(self) -> ImageInput:
+        if self.height % self.patch_size or self.width % self.patch_size:
+            raise ValueError(
+                f"model.patch_size is {self.patch_size}, which does not divide the {self.height}x{self.width} "
+                "images: choose a divisor of both sides"
+            )
+        return self
+
+    @property
+    def num_patches(self) -> int:
+        """Tokens per image."""
+        return (self.height // self.patch_size) * (self.width // self.patch_size)
+
+
+class BlockSpec(_Frozen):
+    """One entry of the block list.
+
+    A `layer` is one ordinary block of the model's stream; a `pair` counts as two layers. `born` is the
+    optimizer step at which growth inserted the block (0: there from the start).
+    """
+
+    id: Annotated[str, Field(pattern=r"^[lp][1-9][0-9]{0,8}$")]
+    type: Literal["layer", "pair"]
+    kind: PairKind
+    state: PairState | None = None
+    born: Annotated[int, Field(ge=0)] = 0
+
+    @model_validator(mode="after")
+    def _check_state(self) -> BlockSpec:
+        if (self.type == "pair") != (self.state is not None) or (self.type == "pair") != (self.id[0] == "p"):
+            raise ValueError(f"block {self.id!r}: a pair has an id p<N> and a state, a layer l<N> and none")
+        if self.type == "layer" and self.kind != "attention":
+            raise ValueError(
+                f"block {self.id!r}: a layer mixes tokens by attention, found kind {self.kind!r}"
+            )
+        return self
+
+
+class Architecture(_Frozen):
+    """Everything that decides the names and shapes of a model's tensors and the function they compute."""
+
+    format: Literal[1] = 1
+    family: Family
+    stream: StreamName
+    task: Task
+    width: Size
+    heads: Size
+    ffn_multiplier: Size
+    norm: Literal["layer", "rms"]
+    dropout: Annotated[float, Field(ge=0.0, lt=1.0)]
+    tie_embeddings: bool
+    input: Annotated[TokenInput | ImageInput, Field(discriminator="kind")]
+    blocks: Annotated[tuple[BlockSpec, ...], Field(strict=False, min_length=1, max_length=65536)]
+
+    @model_validator(mode="after")
+    def _check_blocks(self) -> Architecture:
+        ids = [block.id for block in self.blocks]
+        if len(set(ids)) != len(ids):
+            raise ValueError("two blocks share one id")
+        if (self.task == "classify") != (self.input.kind == "images"):
+            raise ValueError(f"task {self.task!r} does not fit {self.input.kind} as input")
+        if self.tie_embeddings and self.input.kind != "tokens":
+            raise ValueError("model.tie_embeddings needs token input")
+        coupled = self.stream == "coupled"
+        if (coupled and self.width % 2) or self.layer_width % self.heads:
+            raise ValueError(f"width {self.width} and {self.heads} heads do not fit a {self.stream} stream")
+        if self.pairs and self.width % (2 * self.heads):
+            raise ValueError(f"pairs need 2 x {self.heads} heads to divide the width {self.width}")
+        return self
+
+    @property
+    def layer_width(self) -> int:
+        """Channels that a branch of an ordinary layer reads and writes."""
+        return self.width // 2 if self.stream == "coupled" else self.width
+
+    @property
+    def num_layers(self) -> int:
+        """Depth: a layer counts one, a pair two."""
+        return sum(2 if block.type == "pair" else 1 for block in self.blocks)
+
+    @property
+    def pairs(self) -> tuple[BlockSpec, ...]:
+        """The pairs, in order."""
+        return tuple(block for block in self.blocks if block.type == "pair")
+
+    @property
+    def newest_ids(self) -> frozenset[str]:
+        """Ids of the blocks that the latest growth inserted; empty for a model that never grew."""
+        latest = max(block.born for block in self.blocks)
+        return frozenset(block.id for block in self.blocks if latest and block.born == latest)
+
+    def with_blocks(self, blocks: tuple[BlockSpec, ...]) -> Architecture:
+        """The same model over another block list, validated anew."""
+        return parse_architecture(self.model_dump() | {"blocks": [block.model_dump() for block in blocks]})
+
+
+_ADAPTER = TypeAdapter(Architecture)
+
+
+def parse_architecture(document: Any) -> Architecture:
+    """Validate a `config.json` document.
+
+    Raises:
+        pydantic.ValidationError: a key is missing, unknown, out of range or contradicts another.
+    """
+    return _ADAPTER.validate_python(document)
+
+
+def new_architecture(model: ModelConfig, task: Task, input_spec: TokenInput | ImageInput) -> Architecture:
+    """The architecture of a model that is trained from scratch: `model.layers` layers `l1..lN`."""
+    return Architecture(
+        family=model.family,
+        stream=model.stream,
+        task=task,
+        width=model.width,
+        heads=model.heads,
+        ffn_multiplier=model.ffn_multiplier,
+        norm=model.norm,
+        dropout=model.dropout,
+        tie_embeddings=model.tie_embeddings,
+        input=input_spec,
+        blocks=tuple(BlockSpec(id=f"l{index + 1}", type="layer", kind="attention") for index in range(model.layers)),
+    )

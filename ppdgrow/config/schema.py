@@ -1,0 +1,143 @@
+"""The recipe: every key, its type, its range and its default. An unknown key is an error."""
+
+from __future__ import annotations
+
+from typing import Annotated, Any, Literal
+
+from pydantic import BaseModel, ConfigDict, Field, field_validator, model_validator
+
+Family = Literal["transformer"]
+StreamName = Literal["coupled", "residual"]
+Task = Literal["lm", "mlm", "classify"]
+
+PositiveInt = Annotated[int, Field(ge=1, le=2**40)]
+NonNegativeInt = Annotated[int, Field(ge=0, le=2**40)]
+Fraction = Annotated[float, Field(ge=0.0, le=1.0)]
+
+
+class Section(BaseModel):
+    """A strict, frozen group of recipe keys: `"6"` is not a number and NaN is not a rate."""
+
+    model_config = ConfigDict(extra="forbid", strict=True, frozen=True, allow_inf_nan=False)
+
+
+class ModelConfig(Section):
+    """The shape of a model built from scratch."""
+
+    family: Family = "transformer"
+    stream: StreamName = "coupled"
+    task: Task | None = Field(None, description="null: from the data")
+    layers: Annotated[int, Field(ge=1, le=4096)] = 6
+    width: Annotated[int, Field(ge=1, le=2**20)] = 256
+    heads: Annotated[int, Field(ge=1, le=4096)] = 4
+    ffn_multiplier: Annotated[int, Field(ge=1, le=64)] = 4
+    norm: Literal["layer", "rms"] = "layer"
+    dropout: Annotated[float, Field(ge=0.0, lt=1.0)] = 0.0
+    tie_embeddings: bool = False
+    patch_size: PositiveInt = 4
+
+    @model_validator(mode="after")
+    def _check_widths(self) -> ModelConfig:
+        branch = self.width
+        if self.stream == "coupled":
+            if self.width % 2:
+                raise ValueError(
+                    f"model.width is {self.width}, but a coupled stream is split into two equal halves: "
+                    f"use an even width, such as {self.width + 1}"
+                )
+            branch = self.width // 2
+        if branch % self.heads:
+            raise ValueError(
+                f"model.heads is {self.heads}, which does not divide the branch width {branch} "
+                f"({self.stream} stream, model.width {self.width}): choose heads that divide {branch}"
+            )
+        return self
+
+
+class DataConfig(Section):
+    """Where the examples come from and how they are cut."""
+
+    name: str = "stdlib"
+    directory: str | None = Field(None, description="null: PPDGROW_DATA, else a download")
+    tokenizer: str | None = Field(None, description="byte, bpe:N or word; null: from the data")
+    sequence_length: Annotated[int, Field(ge=1, le=2**20)] = 128
+    mask_fraction: Annotated[float, Field(gt=0.0, le=1.0)] = 0.15
+
+    @field_validator("tokenizer")
+    @classmethod
+    def _check_tokenizer(cls, value: str | None) -> str | None:
+        if value is None or value in ("byte", "word"):
+            return value
+        name, _, size = value.partition(":")
+        if name == "bpe" and size.isascii() and size.isdigit() and 257 <= int(size) <= 2**20:
+            return value
+        raise ValueError(
+            f"found {value!r}, expected byte, word or bpe:N with N at least 257, such as bpe:4096"
+        )
+
+
+class TrainConfig(Section):
+    """How long, how fast and how often."""
+
+    steps: PositiveInt = Field(1000, description="further optimizer steps of this command")
+    horizon: PositiveInt | None = Field(None, description="absolute step at which the schedule ends")
+    decay: bool = True
+    batch_size: Annotated[int, Field(ge=1, le=2**24)] = 16
+    lr: Annotated[float, Field(gt=0.0, le=100.0)] = 2e-3
+    schedule: Literal["wsd", "cosine"] = "wsd"
+    warmup_steps: NonNegativeInt = 100
+    decay_fraction: Fraction = 0.3
+    betas: tuple[Annotated[float, Field(ge=0.0, lt=1.0)], Annotated[float, Field(ge=0.0, lt=1.0)]] = Field(
+        (0.9, 0.95), strict=False
+    )
+    weight_decay: Annotated[float, Field(ge=0.0, le=100.0)] = 0.1
+    clip_norm: Annotated[float, Field(gt=0.0)] = 1.0
+    precision: Literal["auto", "fp32", "bf16"] = "auto"
+    seed: Annotated[int, Field(ge=0, lt=2**63)] = 0
+    eval_every: PositiveInt = 250
+    eval_batches: PositiveInt = 16
+    save_every: PositiveInt = 500
+    keep: PositiveInt = 2
+    pair_lr: Annotated[float, Field(ge=0.0, le=1000.0)] = 1.0
+    pair_warmup_steps: NonNegativeInt = 0
+    pair_weight_decay: Annotated[float, Field(ge=0.0, le=100.0)] | None = None
+    only: Literal["all", "pairs"] = "all"
+    reset_optimizer: bool = False
+
+
+class Recipe(Section):
+    """One run: model, data and training."""
+
+    model: ModelConfig = ModelConfig()
+    data: DataConfig = DataConfig()
+    train: TrainConfig = TrainConfig()
+
+
+# A checkpoint hands its recipe on to the next `train CKPT`, except for these keys.
+NOT_INHERITED = (
+    "train.steps",
+    "train.horizon",
+    "train.decay",
+    "train.only",
+    "train.pair_lr",
+    "train.reset_optimizer",
+)
+
+
+def recipe_keys() -> dict[str, Any]:
+    """Every dotted recipe key with its default, in the order of the schema."""
+    return flatten(Recipe().model_dump())
+
+
+def flatten(nested: dict[str, Any]) -> dict[str, Any]:
+    """`{"train": {"lr": 1}}` -> `{"train.lr": 1}` (two levels, as recipes have)."""
+    return {f"{section}.{key}": value for section, keys in nested.items() for key, value in keys.items()}
+
+
+def nest(flat: dict[str, Any]) -> dict[str, dict[str, Any]]:
+    """The inverse of `flatten`."""
+    nested: dict[str, dict[str, Any]] = {}
+    for dotted, value in flat.items():
+        section, _, key = dotted.partition(".")
+        nested.setdefault(section, {})[key] = value
+    return nested

@@ -1,0 +1,73 @@
+"""What a checkpoint knows of its own training: `trainer_state.json`, and the figures that reports use."""
+
+from __future__ import annotations
+
+from typing import Annotated, Literal
+
+from pydantic import BaseModel, ConfigDict, Field
+
+Count = Annotated[int, Field(ge=0)]
+Finite = Annotated[float, Field(allow_inf_nan=False)]
+
+
+class _Frozen(BaseModel):
+    model_config = ConfigDict(extra="forbid", strict=True, frozen=True)
+
+
+class Validation(_Frozen):
+    """Figures on the fixed validation batches.
+
+    `loss` is in nats per token (per image for `classify`), `accuracy` a fraction; `perplexity` and
+    `bits_per_byte` are None where they have no meaning.
+    """
+
+    loss: Finite
+    accuracy: Finite
+    perplexity: Finite | None = None
+    bits_per_byte: Finite | None = None
+
+
+class Ledger(_Frozen):
+    """What the model cost so far, its ancestors included. `flops` counts forward and backward."""
+
+    tokens: Count = 0
+    flops: Count = 0
+    seconds: Annotated[float, Field(ge=0, allow_inf_nan=False)] = 0.0
+
+
+class DataIdentity(_Frozen):
+    """Which examples the figures speak of: two runs are comparable only if these are equal.
+
+    `sha256` holds one digest per split that was read, of the raw content before tokenisation;
+    `validation_examples` is the number of fixed validation sequences or images.
+    """
+
+    name: str
+    tokenizer: str | None
+    sequence_length: Count | None
+    sha256: dict[str, str]
+    validation_examples: Count
+
+
+class Environment(_Frozen):
+    """What decides the last bits of a run beside its recipe."""
+
+    torch: str
+    device: str
+    threads: Count
+    cpu_capability: str
+    precision: Literal["fp32", "bf16"]
+    deterministic: bool = False
+
+
+class TrainerState(_Frozen):
+    """`trainer_state.json`. `lr_factor` is the schedule's value at the last step (1.0: not decayed)."""
+
+    format: Literal[1] = 1
+    step: Count
+    lr_factor: Annotated[float, Field(ge=0, le=1)]
+    ledger: Ledger
+    validation: Validation | None
+    train_loss: Finite | None
+    data: DataIdentity
+    environment: Environment

@@ -1,0 +1,50 @@
+"""Errors that a user can meet, each with the exit code of the command that raised it.
+
+A message says which key, file, tensor or flag is wrong, what was found, what was expected, and one way out.
+"""
+
+from __future__ import annotations
+
+
+class PPDGrowError(Exception):
+    """Base of every expected failure: it ends a command with one line on stderr and `exit_code`."""
+
+    exit_code = 1
+
+
+class ConfigError(PPDGrowError):
+    """Usage or configuration: a wrong flag, recipe key or combination of inputs."""
+
+    exit_code = 2
+
+
+class InvalidInputError(PPDGrowError):
+    """An input or checkpoint that is missing, cut off, altered or not what it should be."""
+
+    exit_code = 4
+
+
+class DivergedError(PPDGrowError):
+    """The loss or a gradient became non-finite; the update was not applied."""
+
+    exit_code = 5
+
+
+class StorageError(PPDGrowError):
+    """The file system refused: full, read-only or vanished."""
+
+    exit_code = 6
+
+
+class CheckFailedError(PPDGrowError):
+    """A promise that the tool checks does not hold, such as a pair that is not the identity."""
+
+    exit_code = 7
+
+
+class InterruptedRunError(PPDGrowError):
+    """A signal stopped the run after its state was saved: exit code 130 (SIGINT) or 143 (SIGTERM)."""
+
+    def __init__(self, message: str, signal_number: int) -> None:
+        super().__init__(message)
+        self.exit_code = 128 + signal_number

@@ -1,0 +1,1 @@
+"""Floor 1: dumb algebra. Branches, couplings and the models built from them; nothing here knows of growth."""

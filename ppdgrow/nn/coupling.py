@@ -1,0 +1,119 @@
+"""Additive couplings and the identity-cancelling pair: the algebra that the project exists for.
+
+Shapes: a stream is two halves (a, b), each `(B, T, D/2)`; a branch maps one half to a term for the other.
+
+A coupling C with branches f, g (Dinh et al. 2014, NICE; Gomez et al. 2017, RevNet):
+
+    y_a = a + f(b)          b = y_b - g(y_a)
+    y_b = b + g(y_a)        a = y_a - f(b)
+
+A pair is C with parameters theta+ and then its inverse with theta-, evaluated as one block.
+"""
+
+from __future__ import annotations
+
+from typing import Literal
+
+from torch import Tensor, nn
+
+from ppdgrow.nn.branches import BRANCHES, COUPLING_KINDS
+from ppdgrow.nn.stream import Halves
+
+
+class Coupling(nn.Module):
+    """One additive coupling block: `(a, b) -> (a + f(b), b + g(a + f(b)))`."""
+
+    def __init__(
+        self,
+        kind: str,
+        channels: int,
+        *,
+        heads: int,
+        ffn_multiplier: int,
+        norm: Literal["layer", "rms"],
+        causal: bool,
+        dropout: float = 0.0,
+    ) -> None:
+        super().__init__()
+        f, g = COUPLING_KINDS[kind]
+        self.f = BRANCHES[f](channels, heads=heads, ffn_multiplier=ffn_multiplier, norm=norm)
+        self.g = BRANCHES[g](channels, heads=heads, ffn_multiplier=ffn_multiplier, norm=norm)
+        self.causal = causal
+        self.dropout = dropout
+
+    def f_of(self, b: Tensor) -> Tensor:
+        """The term that f adds to half a, `(B, T, D/2)`."""
+        return self.f(b, causal=self.causal, dropout=self.dropout)
+
+    def g_of(self, a: Tensor) -> Tensor:
+        """The term that g adds to half b, `(B, T, D/2)`."""
+        return self.g(a, causal=self.causal, dropout=self.dropout)
+
+    def forward(self, halves: Halves) -> Halves:
+        """Apply C."""
+        a, b = halves
+        a = a + self.f_of(b)
+        return a, b + self.g_of(a)
+
+    def inverse(self, halves: Halves) -> Halves:
+        """Apply C^-1, up to rounding (evaluation mode: dropout has no inverse)."""
+        a, b = halves
+        b = b - self.g_of(a)
+        return a - self.f_of(b), b
+
+
+class Pair(nn.Module):
+    """C with theta+ (`plus`) followed by C^-1 with theta- (`minus`), as one block of two layers.
+
+    Three forms, by what is stored:
+
+    - tied (`minus` is None): theta- is theta+. The identity to the last bit in every floating-point type;
+      never optimised.
+    - untied, `inverse` form: two members, the second subtracts. Equal members still cancel to the bit.
+    - untied, `folded` form: the second member's output projections carry the minus sign, so both members are
+      ordinary branches and their terms are summed. Bit-equal to the inverse form, step by step.
+
+    The grouping of the sums and the identity node `view_as` are what makes the cancellation, the opposite
+    gradients of the members and the unchanged gradients of older parameters exact rather than small.
+    """
+
+    def __init__(self, plus: Coupling, minus: Coupling | None, form: Literal["inverse", "folded"]) -> None:
+        super().__init__()
+        if minus is None and form != "inverse":
+            raise ValueError("a tied pair has no second member to fold the sign into")
+        self.plus = plus
+        self.minus = minus
+        self.form = form
+
+    @property
+    def tied(self) -> bool:
+        """True while both members share one parameter set."""
+        return self.minus is None
+
+    def forward(self, halves: Halves) -> Halves:
+        """Apply the pair: y_b = b + (g+ - g-)(a'), y_a = a + (f+(b) - f-(y_b)), with a' = a + f+(b)."""
+        a, b = halves
+        second = self.plus if self.minus is None else self.minus
+        b_read = b.view_as(b)
+        u = self.plus.f_of(b_read)
+        middle = a + u
+        if self.form == "folded":
+            d = self.plus.g_of(middle) + second.g_of(middle)
+            return a + (u + second.f_of(b_read + d)), b + d
+        d = self.plus.g_of(middle) - second.g_of(middle)
+        return a + (u - second.f_of(b_read + d)), b + d
+
+    def inverse(self, halves: Halves) -> Halves:
+        """Undo `forward`, up to rounding (evaluation mode)."""
+        a, b = halves
+        second = self.plus if self.minus is None else self.minus
+        u = second.f_of(b)
+        if self.form == "folded":
+            middle = a - u
+            d = self.plus.g_of(middle) + second.g_of(middle)
+            b = b - d
+            return a - (self.plus.f_of(b) + u), b
+        middle = a + u
+        d = self.plus.g_of(middle) - second.g_of(middle)
+        b = b - d
+        return a - (self.plus.f_of(b) - u), b

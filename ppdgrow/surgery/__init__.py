@@ -1,0 +1,20 @@
+"""Floor 2: growth as surgery on named tensors. Pure functions: plan, apply, untie, remove.
+
+A plan says, for each new tensor, from which old one it is made and how. Applying it maps config, weights and
+optimizer state alike, without building a model.
+"""
+
+from ppdgrow.surgery.apply import apply_plan, remove_blocks, theta_digest, untie
+from ppdgrow.surgery.plan import GrowthPlan, GrowthRequest, plan_growth
+from ppdgrow.surgery.positions import select_pair
+
+__all__ = [
+    "GrowthPlan",
+    "GrowthRequest",
+    "apply_plan",
+    "plan_growth",
+    "remove_blocks",
+    "select_pair",
+    "theta_digest",
+    "untie",
+]

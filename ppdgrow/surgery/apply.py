@@ -1,0 +1,126 @@
+"""Applying a plan, untying pairs and taking blocks out: pure functions on named tensors."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Mapping
+
+import torch
+from torch import Tensor
+
+from ppdgrow.config.architecture import Architecture
+from ppdgrow.nn.branches import OUTPUT_PROJECTION
+from ppdgrow.nn.init import initial_tensor
+from ppdgrow.nn.model import tensor_shapes
+from ppdgrow.surgery.plan import GrowthPlan, Moments
+from ppdgrow.surgery.sources import Origin
+
+Tensors = Mapping[str, Tensor]
+MomentsByName = Mapping[str, Mapping[str, Tensor]]
+
+
+def apply_plan(
+    plan: GrowthPlan, tensors: Tensors, moments: MomentsByName, *, policy: Moments, seed: int
+) -> tuple[dict[str, Tensor], dict[str, dict[str, Tensor]]]:
+    """Weights and optimizer state of the grown model; those of older parameters are passed through.
+
+    Args:
+        plan: the growth.
+        tensors: the parent's weights.
+        moments: the parent's optimizer state by parameter name; may be empty.
+        policy: `fresh` gives new parameters no state, `copy_v` the second moment and step count of their
+            source, `copy` the first moment too.
+        seed: of the tensors that are drawn.
+    """
+    shapes = tensor_shapes(plan.architecture)
+    num_layers = plan.architecture.num_layers
+    grown = dict(tensors)
+    grown_moments = {name: dict(state) for name, state in moments.items()}
+    for origin in plan.origins:
+        grown[origin.name] = _make(origin, shapes[origin.name], tensors, seed, num_layers)
+        state = moments.get(origin.source) if origin.source is not None else None
+        if policy != "fresh" and state is not None:
+            first = _cut(state["exp_avg"], origin)
+            grown_moments[origin.name] = {
+                "exp_avg": first if policy == "copy" else torch.zeros_like(first),
+                "exp_avg_sq": _cut(state["exp_avg_sq"], origin),
+                "step": state["step"].clone(),
+            }
+    return grown, grown_moments
+
+
+def _make(origin: Origin, shape: tuple[int, ...], tensors: Tensors, seed: int, num_layers: int) -> Tensor:
+    if origin.how == "zero":
+        return torch.zeros(shape)
+    if origin.how == "random" or origin.source is None:
+        drawn = initial_tensor(origin.name, shape, seed=seed, num_layers=num_layers)
+        return drawn if origin.factor == 1.0 else drawn * origin.factor
+    cut = _cut(tensors[origin.source], origin)
+    return cut if origin.factor == 1.0 else cut * origin.factor
+
+
+def _cut(tensor: Tensor, origin: Origin) -> Tensor:
+    return tensor[origin.cut].clone(memory_format=torch.contiguous_format) if origin.cut else tensor.clone()
+
+
+def untie(
+    architecture: Architecture, tensors: Tensors, moments: MomentsByName
+) -> tuple[Architecture, dict[str, Tensor], dict[str, dict[str, Tensor]]]:
+    """Give every tied pair its second member, folded: theta- is theta+ with negated output projections.
+
+    The function is unchanged to the bit. First moments are negated with the weights, so that stale momentum
+    moves both members alike (in unfolded signs) and leaves the function unchanged.
+    """
+    tied = {block.id for block in architecture.pairs if block.state == "tied"}
+    blocks = tuple(
+        block.model_copy(update={"state": "untied"}) if block.id in tied else block for block in architecture.blocks
+    )
+    untied = dict(tensors)
+    untied_moments = {name: dict(state) for name, state in moments.items()}
+    for name, tensor in tensors.items():
+        twin = _second_member(name, tied)
+        if twin is None:
+            continue
+        negated = name.endswith(OUTPUT_PROJECTION)
+        untied[twin] = -tensor if negated else tensor.clone()
+        if name in moments:
+            state = {key: value.clone() for key, value in moments[name].items()}
+            if negated:
+                state["exp_avg"] = -state["exp_avg"]
+            untied_moments[twin] = state
+    return architecture.with_blocks(blocks), untied, untied_moments
+
+
+def _second_member(name: str, pairs: set[str]) -> str | None:
+    parts = name.split(".")
+    if parts[0] == "blocks" and parts[1] in pairs and parts[2] == "plus":
+        return ".".join([*parts[:2], "minus", *parts[3:]])
+    return None
+
+
+def remove_blocks(
+    architecture: Architecture, ids: frozenset[str], tensors: Tensors, moments: MomentsByName
+) -> tuple[Architecture, dict[str, Tensor], dict[str, dict[str, Tensor]]]:
+    """Take blocks out; every other tensor stays as it is."""
+    blocks = tuple(block for block in architecture.blocks if block.id not in ids)
+
+    def stays(name: str) -> bool:
+        parts = name.split(".")
+        return not (parts[0] == "blocks" and parts[1] in ids)
+
+    return (
+        architecture.with_blocks(blocks),
+        {name: tensor for name, tensor in tensors.items() if stays(name)},
+        {name: dict(state) for name, state in moments.items() if stays(name)},
+    )
+
+
+def theta_digest(tensors: Tensors, pair_id: str) -> str:
+    """sha256 of a pair's first member: names, shapes and bytes in the order of the names."""
+    digest = hashlib.sha256()
+    prefix = f"blocks.{pair_id}.plus."
+    for name in sorted(name for name in tensors if name.startswith(prefix)):
+        tensor = tensors[name].detach().cpu().contiguous()
+        digest.update(f"{name.removeprefix(prefix)} {tensor.dtype} {tuple(tensor.shape)}\n".encode())
+        digest.update(tensor.view(torch.uint8).numpy().tobytes())
+    return digest.hexdigest()

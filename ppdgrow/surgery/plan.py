@@ -1,0 +1,253 @@
+"""The growth plan: which blocks go where, and how each of their tensors is made."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Literal, get_args
+
+from ppdgrow.config.architecture import Architecture, BlockSpec, PairKind
+from ppdgrow.errors import ConfigError
+from ppdgrow.nn.branches import OUTPUT_PROJECTION
+from ppdgrow.nn.model import tensor_shapes
+from ppdgrow.surgery.positions import resolve_positions
+from ppdgrow.surgery.sources import Branch, Origin, block_branches, branch_origins, nearest_branch
+
+Source = Literal["copy", "slice", "random"]
+Method = Literal["pair", "zero", "copy", "fresh"]
+Moments = Literal["fresh", "copy_v", "copy"]
+
+
+@dataclass(frozen=True)
+class GrowthRequest:
+    """What a user asks of `grow`. Under every method `pairs` adds twice as many layers."""
+
+    kinds: tuple[str, ...] = ("ffn",)
+    pairs: int = 1
+    position: str = "interleave"
+    source: Source | None = None
+    scale: float = 1.0
+    method: Method = "pair"
+    moments: Moments = "copy_v"
+
+    def kind_of(self, index: int) -> PairKind:
+        """The kind of pair number `index`; the last of the list repeats.
+
+        Raises:
+            ConfigError: the kind is unknown.
+        """
+        kind = self.kinds[min(index, len(self.kinds) - 1)]
+        known: PairKind
+        for known in get_args(PairKind):
+            if kind == known:
+                return known
+        raise ConfigError(f"unknown pair kind {kind!r}: expected one of {', '.join(get_args(PairKind))}")
+
+
+@dataclass(frozen=True)
+class GrowthPlan:
+    """A growth, worked out: the grown architecture and the origin of each tensor that it adds."""
+
+    architecture: Architecture
+    origins: tuple[Origin, ...]
+    ids: tuple[str, ...]
+    kinds: tuple[str, ...]
+    positions: tuple[int, ...]
+    notes: tuple[str, ...] = ()
+
+
+def plan_growth(
+    architecture: Architecture,
+    request: GrowthRequest,
+    *,
+    step: int,
+    used_ids: frozenset[str] = frozenset(),
+) -> GrowthPlan:
+    """Work out a growth of `architecture` at optimizer step `step`.
+
+    Args:
+        architecture: the model to grow.
+        request: what to add.
+        step: recorded as the new blocks' `born`.
+        used_ids: ids that earlier blocks of this lineage had, never given again.
+
+    Raises:
+        ConfigError: a position, kind, source or width that does not fit.
+    """
+    if request.pairs < 1:
+        raise ConfigError(f"--pairs is {request.pairs}, expected at least 1")
+    if len(request.kinds) > request.pairs:
+        raise ConfigError(
+            f"{len(request.kinds)} pair kinds for {request.pairs} pairs: set --pairs {len(request.kinds)}"
+        )
+    grow = PLANNERS[request.method]
+    return grow(architecture, request, step, used_ids | {block.id for block in architecture.blocks})
+
+
+def _plan_pairs(architecture: Architecture, request: GrowthRequest, step: int, used_ids: frozenset[str]) -> GrowthPlan:
+    kinds = tuple(request.kind_of(index) for index in range(request.pairs))
+    _check_pair_fit(architecture, request)
+    places = resolve_positions(request.position, len(architecture.blocks), request.pairs)
+    ids = _next_ids("p", request.pairs, used_ids)
+    specs = tuple(
+        BlockSpec(id=block_id, type="pair", kind=kind, state="tied", born=step)
+        for block_id, kind in zip(ids, kinds, strict=True)
+    )
+    grown = _insert(architecture, places, specs)
+    tensors = _tensors_by_prefix(grown)
+    origins: list[Origin] = []
+    notes: dict[str, None] = {}
+    for place, spec in zip(places, specs, strict=True):
+        for branch in block_branches(grown, spec):
+            old = None
+            if request.source != "random":
+                old = nearest_branch(architecture, place, branch)
+                notes.update(dict.fromkeys(_source_note(request, branch, old)))
+            origins += branch_origins(
+                branch, old, tensors[branch.prefix], width=architecture.width, scale=request.scale
+            )
+    return GrowthPlan(grown, tuple(origins), ids, kinds, places, tuple(notes))
+
+
+def _check_pair_fit(architecture: Architecture, request: GrowthRequest) -> None:
+    if architecture.width % (2 * architecture.heads):
+        raise ConfigError(
+            f"width {architecture.width} with {architecture.heads} heads cannot take pairs, whose branches "
+            f"work on halves: 2 x heads must divide the width; use a multiple of {2 * architecture.heads}"
+        )
+    if request.source == "slice" and architecture.stream == "coupled":
+        raise ConfigError(
+            "source slice cuts full-width branches, but the branches of a coupled stream already have the "
+            "width of a pair's: use --source copy"
+        )
+
+
+def _source_note(request: GrowthRequest, branch: Branch, old: Branch | None) -> list[str]:
+    if old is None:
+        return [f"no {branch.name} branch in the model to start from: drawn at random"]
+    if request.source == "copy" and old.channels != branch.channels:
+        raise ConfigError(
+            f"source copy needs a {branch.name} branch of {branch.channels} channels, but the nearest one "
+            f"({old.prefix}) has {old.channels}: use --source slice or random"
+        )
+    if request.source == "slice" and old.channels == branch.channels:
+        return [f"{old.prefix} already has the width of a pair's branch: copied whole"]
+    return []
+
+
+def _plan_copies(architecture: Architecture, request: GrowthRequest, step: int, used_ids: frozenset[str]) -> GrowthPlan:
+    """Rivals that copy whole layers: m new layers at a place copy the m layers before it, in order.
+
+    At `end` this is stacking (Gong et al. 2019), at `interleave` the interleaving of LLaMA Pro (Wu et al.
+    2024), which zeroes the output projections (`zero`). Pairs are not copied.
+    """
+    layers = [index for index, block in enumerate(architecture.blocks) if block.type == "layer"]
+    if not layers:
+        raise ConfigError(f"method {request.method} copies ordinary layers, and the model has none")
+    places, per_place, ids, specs, grown = _new_layers(architecture, request, step, used_ids)
+    tensors = _tensors_by_prefix(grown)
+    origins: list[Origin] = []
+    new_ids = iter(ids)
+    for place, count in zip(places, per_place, strict=True):
+        before = [index for index in layers if index < place][-count:]
+        chosen = before or [index for index in layers if index >= place][:count]
+        for number in range(count):
+            old = architecture.blocks[chosen[number % len(chosen)]]
+            new = next(new_ids)
+            for role in ("f", "g"):
+                for tensor in tensors[f"blocks.{new}.{role}"]:
+                    name, source = f"blocks.{new}.{role}.{tensor}", f"blocks.{old.id}.{role}.{tensor}"
+                    output = tensor in OUTPUT_PROJECTION
+                    if output and request.method == "zero":
+                        origins.append(Origin(name, "zero", source))
+                    else:
+                        origins.append(Origin(name, "copy", source, factor=request.scale if output else 1.0))
+    return GrowthPlan(
+        grown,
+        tuple(origins),
+        ids,
+        tuple(s.kind for s in specs),
+        _spread(places, per_place),
+        _rival_notes(request),
+    )
+
+
+def _plan_fresh(architecture: Architecture, request: GrowthRequest, step: int, used_ids: frozenset[str]) -> GrowthPlan:
+    places, per_place, ids, specs, grown = _new_layers(architecture, request, step, used_ids)
+    tensors = _tensors_by_prefix(grown)
+    origins = [
+        Origin(
+            f"blocks.{block_id}.{role}.{tensor}",
+            "random",
+            factor=request.scale if tensor in OUTPUT_PROJECTION else 1.0,
+        )
+        for block_id in ids
+        for role in ("f", "g")
+        for tensor in tensors[f"blocks.{block_id}.{role}"]
+    ]
+    return GrowthPlan(
+        grown,
+        tuple(origins),
+        ids,
+        tuple(s.kind for s in specs),
+        _spread(places, per_place),
+        _rival_notes(request),
+    )
+
+
+# The closed registry of growth methods.
+PLANNERS: dict[str, Callable[[Architecture, GrowthRequest, int, frozenset[str]], GrowthPlan]] = {
+    "pair": _plan_pairs,
+    "zero": _plan_copies,
+    "copy": _plan_copies,
+    "fresh": _plan_fresh,
+}
+
+
+def _rival_notes(request: GrowthRequest) -> tuple[str, ...]:
+    notes = []
+    if request.kinds != GrowthRequest.kinds or request.source is not None:
+        notes.append(f"method {request.method} adds whole layers: --pair and --source do not apply")
+    if request.method == "zero" and request.scale != 1.0:
+        notes.append("method zero has zero output projections: --scale does not apply")
+    return tuple(notes)
+
+
+def _new_layers(
+    architecture: Architecture, request: GrowthRequest, step: int, used_ids: frozenset[str]
+) -> tuple[tuple[int, ...], tuple[int, ...], tuple[str, ...], tuple[BlockSpec, ...], Architecture]:
+    """Distinct places, new layers at each, ids and specs of all, and the grown architecture."""
+    insertions = resolve_positions(request.position, len(architecture.blocks), request.pairs)
+    places = tuple(sorted(set(insertions)))
+    per_place = tuple(2 * insertions.count(place) for place in places)
+    ids = _next_ids("l", 2 * request.pairs, used_ids)
+    specs = tuple(BlockSpec(id=block_id, type="layer", kind="attention", born=step) for block_id in ids)
+    grown = _insert(architecture, _spread(places, per_place), specs)
+    return places, per_place, ids, specs, grown
+
+
+def _spread(places: tuple[int, ...], per_place: tuple[int, ...]) -> tuple[int, ...]:
+    return tuple(place for place, count in zip(places, per_place, strict=True) for _ in range(count))
+
+
+def _next_ids(letter: str, count: int, used_ids: frozenset[str]) -> tuple[str, ...]:
+    highest = max((int(block_id[1:]) for block_id in used_ids if block_id[0] == letter), default=0)
+    return tuple(f"{letter}{highest + number}" for number in range(1, count + 1))
+
+
+def _insert(architecture: Architecture, places: tuple[int, ...], specs: tuple[BlockSpec, ...]) -> Architecture:
+    blocks: list[BlockSpec] = []
+    waiting = list(zip(places, specs, strict=True))
+    for index in range(len(architecture.blocks) + 1):
+        blocks += [spec for place, spec in waiting if place == index]
+        blocks += architecture.blocks[index : index + 1]
+    return architecture.with_blocks(tuple(blocks))
+
+
+def _tensors_by_prefix(architecture: Architecture) -> dict[str, list[str]]:
+    """`blocks.p1.plus.f` -> [`norm.weight`, ...], for every branch of a model."""
+    tensors: dict[str, list[str]] = {}
+    for name in tensor_shapes(architecture):
+        *prefix, module, parameter = name.split(".")
+        tensors.setdefault(".".join(prefix), []).append(f"{module}.{parameter}")
+    return tensors
