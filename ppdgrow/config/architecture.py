@@ -71,9 +71,7 @@ class BlockSpec(_Frozen):
         if (self.type == "pair") != (self.state is not None) or (self.type == "pair") != (self.id[0] == "p"):
             raise ValueError(f"block {self.id!r}: a pair has an id p<N> and a state, a layer l<N> and none")
         if self.type == "layer" and self.kind != "attention":
-            raise ValueError(
-                f"block {self.id!r}: a layer mixes tokens by attention, found kind {self.kind!r}"
-            )
+            raise ValueError(f"block {self.id!r}: a layer mixes tokens by attention, found kind {self.kind!r}")
         return self
 
 

@@ -71,9 +71,7 @@ class DataConfig(Section):
         name, _, size = value.partition(":")
         if name == "bpe" and size.isascii() and size.isdigit() and 257 <= int(size) <= 2**20:
             return value
-        raise ValueError(
-            f"found {value!r}, expected byte, word or bpe:N with N at least 257, such as bpe:4096"
-        )
+        raise ValueError(f"found {value!r}, expected byte, word or bpe:N with N at least 257, such as bpe:4096")
 
 
 class TrainConfig(Section):

@@ -1,0 +1,28 @@
+"""Floor 2: checkpoints and run folders. safetensors and JSON only, whole or not there, verified before use."""
+
+from ppdgrow.checkpoint.format import (
+    Checkpoint,
+    manifest_digest,
+    read_checkpoint,
+    read_config,
+    read_state,
+    write_checkpoint,
+)
+from ppdgrow.checkpoint.jsonl import append_jsonl, read_jsonl, truncate_jsonl
+from ppdgrow.checkpoint.runs import RunFolder, locate_checkpoint
+from ppdgrow.checkpoint.shards import weight_files
+
+__all__ = [
+    "Checkpoint",
+    "RunFolder",
+    "append_jsonl",
+    "locate_checkpoint",
+    "manifest_digest",
+    "read_checkpoint",
+    "read_config",
+    "read_jsonl",
+    "read_state",
+    "truncate_jsonl",
+    "weight_files",
+    "write_checkpoint",
+]

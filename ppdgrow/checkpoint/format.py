@@ -1,0 +1,217 @@
+"""One checkpoint folder: written atomically, verified against its manifest before anything is used.
+
+config.json, model.safetensors (or shards), trainer_state.safetensors, trainer_state.json, tokenizer.json where
+there is one, and manifest.json with the sha256 of each, written last: its presence makes the checkpoint valid.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import shutil
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, TypeVar
+
+from pydantic import BaseModel, ValidationError
+from torch import Tensor
+
+from ppdgrow.atomic import new_folder, sha256_file
+from ppdgrow.checkpoint.files import invalid, json_text, plain_file, read_json
+from ppdgrow.checkpoint.shards import read_safetensors, read_weights, write_safetensors, write_weights
+from ppdgrow.config.architecture import Architecture
+from ppdgrow.config.state import TrainerState
+from ppdgrow.errors import InvalidInputError, StorageError
+
+MANIFEST, CONFIG, STATE, TRAINER_TENSORS, TOKENIZER = (
+    "manifest.json",
+    "config.json",
+    "trainer_state.json",
+    "trainer_state.safetensors",
+    "tokenizer.json",
+)
+FORMAT = 1
+SHARD_BYTES = 5_000_000_000
+MOMENT_KEYS = ("exp_avg", "exp_avg_sq", "step")
+_Model = TypeVar("_Model", bound=BaseModel)
+
+
+@dataclass(frozen=True)
+class Checkpoint:
+    """A model in training, as named tensors on the CPU.
+
+    `moments` holds optimizer state by parameter name (`exp_avg`, `exp_avg_sq`, `step`), `rng` the random streams
+    by name, `tokenizer` the JSON of the tokenizer, None where the data needs no file for it.
+    """
+
+    architecture: Architecture
+    tensors: dict[str, Tensor]
+    moments: dict[str, dict[str, Tensor]]
+    rng: dict[str, Tensor]
+    state: TrainerState
+    tokenizer: str | None
+
+
+def write_checkpoint(
+    folder: Path,
+    checkpoint: Checkpoint,
+    *,
+    shard_bytes: int = SHARD_BYTES,
+    assignment: Mapping[str, str] | None = None,
+) -> None:
+    """Write a checkpoint folder, whole or not at all.
+
+    Args:
+        folder: the checkpoint folder; replaced if it exists.
+        checkpoint: what to write.
+        shard_bytes: larger weights are cut into shards.
+        assignment: shard files of tensors that already have one (see `shards`).
+
+    Raises:
+        StorageError: not enough space, or the file system refused; what was there is as it was.
+    """
+    trainer = {f"rng.{name}": state for name, state in checkpoint.rng.items()}
+    for name, moments in checkpoint.moments.items():
+        trainer |= {f"{key}.{name}": moments[key] for key in MOMENT_KEYS}
+    _check_space(folder, [*checkpoint.tensors.values(), *trainer.values()])
+    with new_folder(folder) as temporary:
+        files = [CONFIG, STATE, TRAINER_TENSORS]
+        _write_json(temporary / CONFIG, checkpoint.architecture.model_dump(mode="json"))
+        _write_json(temporary / STATE, checkpoint.state.model_dump(mode="json"))
+        write_safetensors(trainer, temporary / TRAINER_TENSORS)
+        files += write_weights(
+            checkpoint.tensors, temporary, shard_bytes=shard_bytes, assignment=dict(assignment or {})
+        )
+        if checkpoint.tokenizer is not None:
+            (temporary / TOKENIZER).write_text(checkpoint.tokenizer, encoding="utf-8", newline="")
+            files.append(TOKENIZER)
+        listed = {
+            name: {"sha256": sha256_file(temporary / name), "bytes": (temporary / name).stat().st_size}
+            for name in sorted(files)
+        }
+        _write_json(temporary / MANIFEST, {"format": FORMAT, "files": listed})
+
+
+def _write_json(path: Path, document: Any) -> None:
+    path.write_text(json_text(document), encoding="utf-8", newline="\n")
+
+
+def _check_space(folder: Path, tensors: list[Tensor]) -> None:
+    needed = sum(tensor.nbytes for tensor in tensors) + 2**20
+    existing = next(parent for parent in (folder, *folder.absolute().parents) if parent.exists())
+    free = shutil.disk_usage(existing).free
+    if free < needed:
+        raise StorageError(
+            f"the checkpoint {str(folder)!r} needs {needed / 1e6:.1f} MB, but only {free / 1e6:.1f} MB are free: "
+            "free some space or choose another folder with --out"
+        )
+
+
+def read_checkpoint(folder: Path, *, optimizer: bool = True) -> Checkpoint:
+    """Read and verify a checkpoint folder.
+
+    Args:
+        folder: the checkpoint folder.
+        optimizer: also read optimizer state and random streams.
+
+    Raises:
+        InvalidInputError: one line that names the file, what was found and what was expected.
+    """
+    verify(folder)
+    architecture, state = read_config(folder), read_state(folder)
+    tensors, used = read_weights(folder)
+    listed = _listed_files(folder)
+    for name in used:
+        if name not in listed:
+            raise invalid(folder / name, f"not listed in {MANIFEST}")
+    moments: dict[str, dict[str, Tensor]] = {}
+    rng: dict[str, Tensor] = {}
+    if optimizer:
+        for key, tensor in read_safetensors(plain_file(folder, TRAINER_TENSORS)).items():
+            kind, _, name = key.partition(".")
+            if kind == "rng":
+                rng[name] = tensor
+            elif kind in MOMENT_KEYS and name in tensors:
+                moments.setdefault(name, {})[kind] = tensor
+            else:
+                raise invalid(folder / TRAINER_TENSORS, f"unexpected tensor {key!r}")
+        for name, found in moments.items():
+            if len(found) != len(MOMENT_KEYS):
+                raise invalid(folder / TRAINER_TENSORS, f"incomplete optimizer state of {name!r}")
+    tokenizer = None
+    if TOKENIZER in listed:
+        tokenizer = plain_file(folder, TOKENIZER).read_bytes().decode("utf-8")
+    return Checkpoint(architecture, tensors, moments, rng, state, tokenizer)
+
+
+def verify(folder: Path) -> None:
+    """Hold every file of a checkpoint against the manifest.
+
+    Raises:
+        InvalidInputError: a file is missing, of another size, or has another sha256.
+    """
+    listed = _listed_files(folder)
+    for required in (CONFIG, STATE, TRAINER_TENSORS):
+        if required not in listed:
+            raise invalid(folder / MANIFEST, f"{required} is not listed")
+    for name, expected in listed.items():
+        path = plain_file(folder, name)
+        size = path.stat().st_size
+        if size != expected["bytes"]:
+            raise invalid(path, f"{size} bytes, expected {expected['bytes']}: cut off or altered")
+        digest = sha256_file(path)
+        if digest != expected["sha256"]:
+            raise invalid(path, f"sha256 {digest[:12]}.., expected {expected['sha256'][:12]}..: altered")
+
+
+def _listed_files(folder: Path) -> dict[str, dict[str, Any]]:
+    if not (folder / MANIFEST).exists():
+        raise invalid(folder, f"no {MANIFEST}: not a whole checkpoint")
+    document = read_json(plain_file(folder, MANIFEST))
+    files = document.get("files") if isinstance(document, dict) else None
+    if not isinstance(files, dict) or document.get("format") != FORMAT:
+        raise invalid(folder / MANIFEST, f"expected format {FORMAT} with a list of files")
+    for name, entry in files.items():
+        whole = isinstance(entry, dict) and isinstance(entry.get("sha256"), str) and isinstance(entry.get("bytes"), int)
+        if not whole:
+            raise invalid(folder / MANIFEST, f"entry {name!r} has no sha256 and size")
+    return files
+
+
+def read_config(folder: Path) -> Architecture:
+    """The architecture of a checkpoint, without its tensors.
+
+    Raises:
+        InvalidInputError: config.json is missing or not a valid architecture.
+    """
+    return _parse(Architecture, folder / CONFIG, read_json(plain_file(folder, CONFIG)))
+
+
+def read_state(folder: Path) -> TrainerState:
+    """The trainer state of a checkpoint, without its tensors.
+
+    Raises:
+        InvalidInputError: trainer_state.json is missing or not valid.
+    """
+    return _parse(TrainerState, folder / STATE, read_json(plain_file(folder, STATE)))
+
+
+def _parse(model: type[_Model], path: Path, document: Any) -> _Model:
+    try:
+        return model.model_validate(document)
+    except ValidationError as error:
+        first = error.errors(include_url=False)[0]
+        where = ".".join(map(str, first["loc"])) or "the document"
+        raise invalid(path, f"{where}: {first['msg']}") from None
+
+
+def manifest_digest(folder: Path) -> str:
+    """The identity of a checkpoint: sha256 of its manifest, and so of all that the manifest lists.
+
+    Raises:
+        InvalidInputError: there is no manifest.
+    """
+    try:
+        return hashlib.sha256((folder / MANIFEST).read_bytes()).hexdigest()
+    except OSError:
+        raise InvalidInputError(f"{str(folder)!r}: no {MANIFEST}: not a whole checkpoint") from None

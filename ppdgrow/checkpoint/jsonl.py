@@ -1,0 +1,77 @@
+"""Logs of one JSON object per line that survive a kill: a cut last line is dropped, never doubled or lost."""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Iterable, Mapping
+from pathlib import Path
+from typing import Any
+
+from ppdgrow.atomic import storage_errors, write_file
+from ppdgrow.errors import InvalidInputError
+
+
+def read_jsonl(path: Path) -> list[dict[str, Any]]:
+    """All whole lines; an absent file has none, and a last line without its newline is left out.
+
+    Raises:
+        InvalidInputError: any other line is not a JSON object.
+    """
+    try:
+        data = path.read_bytes()
+    except FileNotFoundError:
+        return []
+    except OSError as error:
+        raise InvalidInputError(f"cannot read {str(path)!r}: {error.strerror}") from None
+    lines = []
+    for number, line in enumerate(data[: data.rfind(b"\n") + 1].splitlines(), start=1):
+        try:
+            document = json.loads(line)
+        except (ValueError, RecursionError):
+            document = None
+        if not isinstance(document, dict):
+            raise InvalidInputError(
+                f"{str(path)!r}, line {number}: expected one JSON object; restore the file or remove that line"
+            )
+        lines.append(document)
+    return lines
+
+
+def append_jsonl(path: Path, lines: Iterable[Mapping[str, Any]]) -> None:
+    """Append lines and flush them to the disk; a cut last line of an earlier process is cut away first.
+
+    Raises:
+        ValueError: a value is NaN or infinite; nothing is written.
+        StorageError: the file system refused.
+    """
+    text = "".join(json.dumps(line, allow_nan=False) + "\n" for line in lines)
+    with storage_errors(path), path.open("ab+") as file:
+        _cut_partial_line(file)
+        file.write(text.encode("utf-8"))
+        file.flush()
+        os.fsync(file.fileno())
+
+
+def _cut_partial_line(file: Any) -> None:
+    end = file.seek(0, os.SEEK_END)
+    if end == 0:
+        return
+    file.seek(end - 1)
+    if file.read(1) == b"\n":
+        return
+    file.seek(0)
+    file.truncate(file.read().rfind(b"\n") + 1)
+
+
+def truncate_jsonl(path: Path, step: int) -> None:
+    """Keep the lines up to and including a step, atomically.
+
+    Raises:
+        InvalidInputError: a line is not valid or has no step.
+        StorageError: the file system refused.
+    """
+    lines = read_jsonl(path)
+    if any(not isinstance(line.get("step"), int) for line in lines):
+        raise InvalidInputError(f"{str(path)!r}: a line has no whole number 'step'; restore the file")
+    write_file(path, "".join(json.dumps(line) + "\n" for line in lines if line["step"] <= step))

@@ -1,0 +1,164 @@
+"""The frame of the command line: plain ASCII help in groups, and one way in which every command fails."""
+
+from __future__ import annotations
+
+import errno
+import sys
+import traceback
+from collections.abc import Callable, Sequence
+from inspect import cleandoc
+from typing import Annotated, Any
+
+import typer
+from typer.core import TyperCommand, TyperGroup
+from typer.main import get_command
+
+from ppdgrow import __version__
+from ppdgrow.console import prepare_streams, report_error, write_stdout
+from ppdgrow.errors import PPDGrowError, StorageError
+
+PROGRAM = "ppdgrow"
+_WIDEST_OPTION = 30
+_STORAGE = (errno.ENOSPC, errno.EROFS, errno.EDQUOT)
+_INTERRUPTED = 130
+
+
+class PlainCommand(TyperCommand):
+    """A command whose help has its options under headings and its example line by line."""
+
+    def format_options(self, ctx: Any, formatter: Any) -> None:
+        """Arguments first, then each `rich_help_panel` in the order in which it first occurs."""
+        _write_groups(self, ctx, formatter, rest="Other")
+
+    def format_epilog(self, ctx: Any, formatter: Any) -> None:
+        """The example, not rewrapped."""
+        _write_lines(formatter, "Example", self.epilog)
+
+
+class PlainGroup(TyperGroup):
+    """The program itself: commands first, then options, then an example."""
+
+    def format_options(self, ctx: Any, formatter: Any) -> None:
+        """Commands in the order in which they were added, then options."""
+        self.format_commands(ctx, formatter)
+        _write_groups(self, ctx, formatter, rest="Options")
+
+    def format_epilog(self, ctx: Any, formatter: Any) -> None:
+        """The example, not rewrapped."""
+        _write_lines(formatter, "Example", self.epilog)
+
+
+def _write_groups(command: TyperCommand | TyperGroup, ctx: Any, formatter: Any, *, rest: str) -> None:
+    groups: dict[str, list[tuple[str, str]]] = {}
+    last: list[tuple[str, str]] = []
+    for parameter in command.get_params(ctx):
+        record = parameter.get_help_record(ctx)
+        if record is None:
+            continue
+        panel = getattr(parameter, "rich_help_panel", None)
+        heading = panel or ("Arguments" if parameter.param_type_name == "argument" else rest)
+        (last if heading == rest else groups.setdefault(heading, [])).append(record)
+    if last:
+        groups[rest] = last
+    names = [name for records in groups.values() for name, _ in records]
+    width = min(max(map(len, names), default=0), _WIDEST_OPTION)
+    for heading, records in groups.items():
+        with formatter.section(heading):
+            # Padded to one width, so that the columns of all groups line up.
+            formatter.write_dl([(name.ljust(width), text) for name, text in records], col_max=width)
+
+
+def _write_lines(formatter: Any, heading: str, text: str | None) -> None:
+    if text:
+        formatter.write_paragraph()
+        formatter.write(f"{heading}:\n")
+        formatter.write("".join(f"  {line}".rstrip() + "\n" for line in cleandoc(text).splitlines()))
+
+
+def new_app(example: str | None = None) -> typer.Typer:
+    """The program without commands; `add_command` gives it some."""
+    app = typer.Typer(
+        name=PROGRAM,
+        cls=PlainGroup,
+        epilog=example,
+        rich_markup_mode=None,
+        pretty_exceptions_enable=False,
+        context_settings={"help_option_names": ["-h", "--help"]},
+    )
+    app.callback()(_program)
+    return app
+
+
+def add_command(app: typer.Typer, function: Callable[..., None], *, example: str, name: str | None = None) -> None:
+    """Make a function a command: its docstring is the help, its annotated parameters are the options.
+
+    Args:
+        app: from `new_app`.
+        function: called with the parsed options. It returns nothing; it fails by raising a `PPDGrowError`, and
+            an outcome that is no failure but has its own exit code is `raise typer.Exit(code)`.
+        example: command lines, shown as they are.
+        name: of the command; that of the function if left out.
+    """
+    app.command(name or function.__name__, cls=PlainCommand, epilog=example)(function)
+
+
+def _print_version(wanted: bool) -> None:
+    if wanted:
+        write_stdout(f"{PROGRAM} {__version__}\n")
+        raise typer.Exit
+
+
+def _program(
+    version: Annotated[
+        bool, typer.Option("--version", callback=_print_version, is_eager=True, help="Print the version and exit.")
+    ] = False,
+) -> None:
+    """Grow neural networks in depth with identity-cancelling pairs, and test honestly whether it helps."""
+
+
+def run(app: typer.Typer, arguments: Sequence[str] | None = None) -> int:
+    """Run a command line and return its exit code. Every failure ends in one message on stderr.
+
+    Args:
+        app: from `new_app`.
+        arguments: without the program's name; those of the process if left out. None at all is `--help`.
+    """
+    prepare_streams()
+    given = list(sys.argv[1:] if arguments is None else arguments)
+    options = given[: given.index("--")] if "--" in given else given
+    as_json = "--json" in options
+    try:
+        outcome = get_command(app).main(given or ["--help"], prog_name=PROGRAM, standalone_mode=False)
+    except PPDGrowError as error:
+        return _fail(str(error), error.exit_code, as_json)
+    except typer.TyperException as error:
+        return _fail(_usage_message(error, app, given), error.exit_code, as_json)
+    except (KeyboardInterrupt, typer.Abort):
+        return _fail("interrupted", _INTERRUPTED, as_json)
+    except Exception as error:
+        if isinstance(error, OSError) and error.errno in _STORAGE:
+            place = f" {error.filename!r}" if error.filename is not None else ""
+            message = f"cannot write{place}: {error.strerror}; free some space or choose another folder with --out"
+            return _fail(message, StorageError.exit_code, as_json)
+        what = " ".join(f"{type(error).__name__}: {error}".split())
+        message = f"{what}. This is a bug in {PROGRAM}: please report it, with the command and the lines above"
+        return _fail(message, PPDGrowError.exit_code, as_json, traceback.format_exc())
+    code = outcome if isinstance(outcome, int) else 0
+    # Typer turns Ctrl-C into this code before it can be caught here.
+    return _fail("interrupted", code, as_json) if code == _INTERRUPTED else code
+
+
+def _fail(message: str, exit_code: int, as_json: bool, trace: str | None = None) -> int:
+    report_error(message, exit_code, as_json=as_json, traceback=trace)
+    return exit_code
+
+
+def _usage_message(error: typer.TyperException, app: typer.Typer, given: Sequence[str]) -> str:
+    message = " ".join(error.format_message().replace("Value error, ", "").split()).rstrip(".")
+    context = getattr(error, "ctx", None)
+    if context is not None:
+        path = context.command_path
+    else:  # the parser of options does not say whose they are
+        names = [info.name for info in app.registered_commands]
+        path = " ".join([PROGRAM, *(word for word in given[:1] if word in names)])
+    return f"{message[:1].lower()}{message[1:]} (see {path} --help)"

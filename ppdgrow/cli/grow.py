@@ -1,0 +1,165 @@
+"""`ppdgrow grow`."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Literal
+
+import typer
+
+from ppdgrow.cli import options
+from ppdgrow.console import Narrator, format_count, format_flops
+from ppdgrow.errors import ConfigError
+
+if TYPE_CHECKING:
+    from ppdgrow.experiment.grow import GrowResult
+
+NAME = "grow"
+EXAMPLE = """
+  ppdgrow grow runs/shallow --pair ffn --pairs 3 --out runs/grown
+  ppdgrow grow runs/grown --remove last --out runs/shallow-again
+"""
+
+GROWTH = "Growth"
+
+
+def run(
+    checkpoint: Annotated[Path, typer.Argument(metavar="CKPT", help="Run folder or checkpoint; only read.")],
+    pair: Annotated[
+        str | None,
+        typer.Option(
+            metavar="KIND[,KIND..]",
+            help="Kind of the pairs: ffn (two MLPs) or attention (attention and MLP); the last of a list "
+            "repeats. [default: ffn]",
+            rich_help_panel=GROWTH,
+        ),
+    ] = None,
+    pairs: Annotated[
+        int | None,
+        typer.Option(
+            help="Number of pairs, each two layers. [default: as many as are listed, or 1]", rich_help_panel=GROWTH
+        ),
+    ] = None,
+    position: Annotated[
+        str,
+        typer.Option(
+            metavar="WHERE",
+            help="end, start, middle, interleave, or block numbers such as 2,4,6 (0: before the first).",
+            rich_help_panel=GROWTH,
+        ),
+    ] = "interleave",
+    source: Annotated[
+        Literal["copy", "slice", "random"] | None,
+        typer.Option(
+            help="Where theta_0 comes from. [default: copy in a coupled stream, slice in a residual one]",
+            rich_help_panel=GROWTH,
+        ),
+    ] = None,
+    scale: Annotated[
+        float, typer.Option(help="Factor on the output projections of theta_0.", rich_help_panel=GROWTH)
+    ] = 1.0,
+    method: Annotated[
+        Literal["pair", "zero", "copy", "fresh"],
+        typer.Option(
+            help="pair, or a rival that adds as many whole layers: zero (copies with zero output), copy "
+            "(stacking at end, interleaving), fresh (random).",
+            rich_help_panel=GROWTH,
+        ),
+    ] = "pair",
+    moments: Annotated[
+        Literal["fresh", "copy_v", "copy"],
+        typer.Option(
+            help="Optimizer state of new parameters: fresh (none), copy_v (second moment of the source), "
+            "copy (first moment too).",
+            rich_help_panel=GROWTH,
+        ),
+    ] = "copy_v",
+    remove: Annotated[
+        str | None,
+        typer.Option(metavar="last|ID", help="Take a pair out instead of growing.", rich_help_panel=GROWTH),
+    ] = None,
+    no_eval: Annotated[
+        bool,
+        typer.Option(
+            "--no-eval", help="Skip the losses; outputs are compared on a synthetic batch.", rich_help_panel=GROWTH
+        ),
+    ] = False,
+    data_dir: options.DataDirOption = None,
+    device: options.DeviceOption = "auto",
+    precision: options.PrecisionOption = None,
+    out: options.OutOption = None,
+    json: options.JsonOption = False,
+    quiet: options.QuietOption = False,
+) -> None:
+    """Add identity-cancelling pairs to a checkpoint.
+
+    Or add rival blocks, or take a pair out. Prints the validation loss before and after on the same batches.
+    Exits with 7, with nothing written, if a pair changes the function. The input is never written to; the last
+    line of the output is the new run folder.
+    """
+    from ppdgrow.experiment.grow import GrowRequest, grow
+    from ppdgrow.surgery.plan import GrowthRequest
+    from ppdgrow.surgery.positions import count_places
+
+    kinds = tuple(part.strip() for part in pair.split(",")) if pair is not None else GrowthRequest.kinds
+    if remove is not None and (pair is not None or pairs is not None):
+        raise ConfigError("--remove takes a pair out, --pair and --pairs add some: give one or the other")
+    growth = GrowthRequest(
+        kinds=kinds,
+        pairs=pairs if pairs is not None else (count_places(position) or len(kinds)),
+        position=position,
+        source=source,
+        scale=scale,
+        method=method,
+        moments=moments,
+    )
+    narrator = Narrator(quiet=quiet, json=json)
+    request = GrowRequest(
+        checkpoint=checkpoint,
+        growth=growth,
+        remove=remove,
+        evaluate=not no_eval,
+        out=out,
+        device=device,
+        precision=precision,
+        data_dir=data_dir,
+    )
+    result = grow(request, narrator)
+    narrator.document(result.document())
+    _tell(result, narrator)
+    narrator.data(result.run.path.as_posix())
+
+
+def _tell(result: GrowResult, narrator: Narrator) -> None:
+    """The growth in words, and before and after side by side."""
+    event = result.event
+    ids = ", ".join(event["ids"])
+    if event["event"] == "remove":
+        narrator.say(f"pair {ids} removed at step {event['step']}")
+    else:
+        places = ", ".join(map(str, event["positions"]))
+        what = "pairs" if event["method"] == "pair" else f"layers by method {event['method']}"
+        kinds = "/".join(dict.fromkeys(event["kinds"]))
+        source = f"; theta_0 {event['source_used']}" if event.get("source_used") else ""
+        narrator.say(
+            f"{len(event['ids'])} {kinds} {what} ({ids}) after blocks {places}; theta_0 {event['theta_0']}; "
+            f"moments {event['moments']}"
+        )
+    verdict = "identical to the last bit" if event["bit_exact"] else "the outputs differ"
+    rows = [
+        ["", "before", "after", ""],
+        ["layers", str(event["layers_before"]), str(event["layers_after"]), ""],
+        ["parameters", format_count(event["parameters_before"]), format_count(event["parameters_after"]), ""],
+        [
+            "FLOP per token",
+            format_flops(event["flops_per_token_before"]),
+            format_flops(event["flops_per_token_after"]),
+            "",
+        ],
+        ["half-steps", str(event["half_steps_before"]), str(event["half_steps_after"]), ""],
+    ]
+    if event["loss_before"] is not None:
+        rows.append(["validation loss", f"{event['loss_before']:.6f}", f"{event['loss_after']:.6f}", verdict])
+    else:
+        rows.append(["outputs", "", "", f"{verdict} (one synthetic batch)"])
+    narrator.table(rows)

@@ -1,0 +1,114 @@
+"""`ppdgrow train`."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated, Any, Literal
+
+import typer
+
+from ppdgrow.cli import options
+from ppdgrow.config.load import Layer, parse_override, read_yaml
+from ppdgrow.console import Narrator
+
+NAME = "train"
+EXAMPLE = """
+  ppdgrow train --layers 6 --data wikitext2 --steps 1000 --no-decay --out runs/shallow
+  ppdgrow train runs/grown --steps 1000 --out runs/grown-trained
+"""
+
+RECIPE, MODEL, TRAINING = "Recipe", "Model", "Training"
+
+
+def run(
+    checkpoint: Annotated[
+        Path | None,
+        typer.Argument(metavar="CKPT", help="Go on from this run folder or checkpoint; leave out for a new model."),
+    ] = None,
+    recipe: Annotated[
+        Path | None, typer.Option("--recipe", metavar="FILE", help="Recipe in YAML.", rich_help_panel=RECIPE)
+    ] = None,
+    override: Annotated[
+        list[str] | None,
+        typer.Option("-o", metavar="KEY=VALUE", help="Set any recipe key; may be repeated.", rich_help_panel=RECIPE),
+    ] = None,
+    model: Annotated[
+        str | None, typer.Option("--model", metavar="FAMILY", help="Model family: transformer.", rich_help_panel=MODEL)
+    ] = None,
+    layers: Annotated[int | None, typer.Option(help="Layers of a new model.", rich_help_panel=MODEL)] = None,
+    width: Annotated[int | None, typer.Option(help="Channels of the stream.", rich_help_panel=MODEL)] = None,
+    data: Annotated[
+        str | None, typer.Option(help="Data set: stdlib, wikitext2 or cifar10.", rich_help_panel=options.DATA)
+    ] = None,
+    data_dir: options.DataDirOption = None,
+    steps: Annotated[int | None, typer.Option(help="Further optimizer steps.", rich_help_panel=TRAINING)] = None,
+    horizon: Annotated[
+        int | None,
+        typer.Option(help="Step at which the schedule ends, if later than this run.", rich_help_panel=TRAINING),
+    ] = None,
+    decay: Annotated[
+        bool | None,
+        typer.Option(
+            "--decay/--no-decay",
+            help="Decay the learning rate at the end, or leave that out in a run that will be continued.",
+            rich_help_panel=TRAINING,
+        ),
+    ] = None,
+    seed: Annotated[int | None, typer.Option(help="Seed of weights and batches.", rich_help_panel=TRAINING)] = None,
+    pair_lr: Annotated[
+        float | None,
+        typer.Option(metavar="FACTOR", help="Factor on the rate of the newest blocks.", rich_help_panel=TRAINING),
+    ] = None,
+    only: Annotated[
+        str | None,
+        typer.Option(metavar="all|pairs", help="Train all, or the newest blocks only.", rich_help_panel=TRAINING),
+    ] = None,
+    device: options.DeviceOption = "auto",
+    precision: options.PrecisionOption = None,
+    deterministic: Annotated[
+        bool, typer.Option("--deterministic", help="Deterministic kernels on CUDA.", rich_help_panel=options.HARDWARE)
+    ] = False,
+    resume: Annotated[
+        Literal["auto", "never"],
+        typer.Option(help="Go on in an output folder that holds this run, or refuse.", rich_help_panel=options.OUTPUT),
+    ] = "auto",
+    out: options.OutOption = None,
+    json: options.JsonOption = False,
+    quiet: options.QuietOption = False,
+) -> None:
+    """Train a model from scratch, or on from a checkpoint.
+
+    The last line of the output is the run folder. The same command again goes on where it stopped, and a
+    finished run is not run again. A tied pair is untied by the first step.
+    """
+    from ppdgrow.experiment.train import TrainRequest, train
+
+    flags: dict[str, tuple[str, Any]] = {
+        "--model": ("model.family", model),
+        "--layers": ("model.layers", layers),
+        "--width": ("model.width", width),
+        "--data": ("data.name", data),
+        "--data-dir": ("data.directory", None if data_dir is None else str(data_dir)),
+        "--steps": ("train.steps", steps),
+        "--horizon": ("train.horizon", horizon),
+        "--decay/--no-decay": ("train.decay", decay),
+        "--seed": ("train.seed", seed),
+        "--pair-lr": ("train.pair_lr", pair_lr),
+        "--only": ("train.only", only),
+        "--precision": ("train.precision", precision),
+    }
+    chosen = [] if recipe is None else [Layer(f"recipe {recipe}", read_yaml(recipe))]
+    chosen += [Layer("-o", dict([parse_override(text)])) for text in override or []]
+    chosen += [Layer(flag, {key: value}) for flag, (key, value) in flags.items() if value is not None]
+    narrator = Narrator(quiet=quiet, json=json)
+    request = TrainRequest(
+        layers=chosen,
+        checkpoint=checkpoint,
+        out=out,
+        device=device,
+        resume=resume,
+        deterministic=deterministic,
+    )
+    document = train(request, narrator)
+    narrator.document(document)
+    narrator.data(document["run"])

@@ -1,0 +1,164 @@
+"""From files, `-o key=value` and flags to one validated recipe that knows where each value came from."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from pydantic import ValidationError
+
+from ppdgrow.config.explain import explain, shorten, unknown_key
+from ppdgrow.config.schema import Recipe, flatten, nest, recipe_keys
+from ppdgrow.config.yaml12 import format_value, parse_value, parse_yaml
+from ppdgrow.errors import ConfigError
+
+MAX_RECIPE_BYTES = 2**20
+HEADER = "# After each value: where it came from.\n"
+
+
+@dataclass(frozen=True)
+class Layer:
+    """Recipe values by dotted key, from one source such as `recipe small.yaml`, `-o` or `--lr`."""
+
+    source: str
+    values: Mapping[str, Any]
+
+
+@dataclass(frozen=True)
+class Resolved:
+    """A validated recipe, and for each dotted key the source of its value (`default` if nobody gave one)."""
+
+    recipe: Recipe
+    sources: dict[str, str]
+
+    def replace(self, values: Mapping[str, Any], source: str) -> Resolved:
+        """The recipe with some values changed, for those filled in from the data or measured.
+
+        Raises:
+            ConfigError: as `resolve`.
+        """
+        return _overlay(flatten(self.recipe.model_dump()), self.sources, [Layer(source, values)])
+
+
+def read_yaml(path: Path | str) -> dict[str, Any]:
+    """Read a recipe file into flat dotted keys, not yet validated.
+
+    Returns:
+        `{"train.lr": 3e-4, ...}`. A key outside a section stays as it is, for `resolve` to name.
+
+    Raises:
+        ConfigError: the file is missing, unreadable, not UTF-8, not YAML, or holds anything but sections of keys.
+    """
+    where = f"recipe {str(path)!r}"
+    document = parse_yaml(_read_text(Path(path), where), where)
+    if document is None:
+        return {}
+    if not isinstance(document, dict):
+        raise ConfigError(
+            f"{where}: found {shorten(document)}, expected sections such as 'train:' with keys below them"
+        )
+    flat: dict[str, Any] = {}
+    for section, content in document.items():
+        if section in Recipe.model_fields and content is None:
+            continue
+        nested = isinstance(content, dict)
+        for key, value in (
+            {f"{section}.{name}": item for name, item in content.items()} if nested else {section: content}
+        ).items():
+            if key in flat:
+                raise ConfigError(f"{where}: {key!r} is given twice, with a dot and in its section: leave one out")
+            flat[key] = value
+    return flat
+
+
+def _read_text(path: Path, where: str) -> str:
+    try:
+        with path.open("rb") as file:
+            raw = file.read(MAX_RECIPE_BYTES + 1)
+    except FileNotFoundError:
+        raise ConfigError(f"{where} does not exist: give the path of a YAML file, or leave --recipe out") from None
+    except IsADirectoryError:
+        raise ConfigError(f"{where} is a folder, expected a YAML file, such as the recipe.yaml of a run") from None
+    except (OSError, ValueError) as error:
+        reason = getattr(error, "strerror", None) or str(error)
+        raise ConfigError(f"{where} cannot be read: {reason}") from None
+    if len(raw) > MAX_RECIPE_BYTES:
+        raise ConfigError(
+            f"{where} is larger than {MAX_RECIPE_BYTES} bytes, expected a short YAML file: is it the right one?"
+        )
+    if not raw.strip():
+        raise ConfigError(f"{where} is empty, expected sections such as 'train:' with keys below them")
+    try:
+        return raw.decode("utf-8-sig")
+    except UnicodeDecodeError as error:
+        line = raw.count(b"\n", 0, error.start) + 1
+        raise ConfigError(
+            f"{where}, line {line}: not UTF-8 text (byte 0x{raw[error.start]:02x}): save it as UTF-8"
+        ) from None
+
+
+def parse_override(text: str) -> tuple[str, Any]:
+    """Split `train.lr=3e-4` at its first `=` and read the value by the rules of recipe files.
+
+    Raises:
+        ConfigError: there is no `=` or no key, or the value has an open quote or bracket.
+    """
+    key, equals, value = text.partition("=")
+    key = key.strip()
+    if not equals or not key:
+        raise ConfigError(f"-o {shorten(text)}: expected key=value, such as -o train.lr=3e-4")
+    return key, parse_value(value, f"-o {shorten(key)}")
+
+
+def resolve(layers: Sequence[Layer]) -> Resolved:
+    """Lay values over the defaults, later layers over earlier ones, and validate the whole.
+
+    Raises:
+        ConfigError: an unknown key (with the nearest valid one), a bad value (with key, found, expected and
+            source), or values that contradict each other.
+    """
+    defaults = recipe_keys()
+    return _overlay(defaults, dict.fromkeys(defaults, "default"), layers)
+
+
+def _overlay(values: Mapping[str, Any], sources: Mapping[str, str], layers: Sequence[Layer]) -> Resolved:
+    merged, origin = dict(values), dict(sources)
+    for layer in layers:
+        for key, value in layer.values.items():
+            if key not in merged:
+                raise ConfigError(unknown_key(key, layer.source))
+            merged[key], origin[key] = value, layer.source
+    try:
+        return Resolved(Recipe.model_validate(nest(merged)), origin)
+    except ValidationError as error:
+        raise ConfigError(explain(error, merged, origin)) from None
+
+
+def dump(resolved: Resolved) -> str:
+    """The whole recipe as YAML in the order of the schema, each value with its source behind it.
+
+    `read_yaml` and `resolve` turn it back into the same recipe.
+    """
+    lines = []
+    for section, keys in resolved.recipe.model_dump().items():
+        lines.append(f"{section}:")
+        entries = [
+            (f"  {name}: {format_value(value)}", resolved.sources[f"{section}.{name}"]) for name, value in keys.items()
+        ]
+        width = min(max(len(entry) for entry, _ in entries), 40)
+        lines += [f"{entry:<{width}}  # {_one_line(source)}" for entry, source in entries]
+    return HEADER + "\n".join(lines) + "\n"
+
+
+def _one_line(text: str) -> str:
+    return "".join(char if char.isprintable() else char.encode("unicode_escape").decode("ascii") for char in text)
+
+
+def recipe_hash(recipe: Recipe) -> str:
+    """12 hexadecimal digits of the sha256 of all values: equal recipes have equal ones, whatever their sources."""
+    text = json.dumps(flatten(recipe.model_dump()), sort_keys=True)
+    return hashlib.sha256(text.encode()).hexdigest()[:12]

@@ -1,0 +1,273 @@
+"""What a person and a pipe see: data on stdout, narration and progress on stderr.
+
+Names and messages are shown as they are: never as markup, never highlighted, control characters escaped.
+"""
+
+from __future__ import annotations
+
+import io
+import json
+import os
+import re
+import sys
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Any, TextIO
+
+from rich.console import Console
+from rich.text import Text
+
+from ppdgrow.errors import StorageError
+
+if TYPE_CHECKING:
+    from rich.progress import Progress, TaskID
+
+_UNBOUNDED = 10**6
+_CONTROL = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f]")
+_COUNT_UNITS = ("", " k", " M", " B", " T")
+_FLOP_UNITS = (" FLOP", " kFLOP", " MFLOP", " GFLOP", " TFLOP", " PFLOP", " EFLOP", " ZFLOP")
+
+
+class _Stderr(Console):
+    """Stderr, plain. If its reader leaves or its disk is full, the work goes on unheard."""
+
+    def __init__(self) -> None:
+        super().__init__(stderr=True, markup=False, highlight=False, emoji=False, soft_wrap=True)
+
+    def tell(self, *parts: str | tuple[str, str]) -> None:
+        """Print text, of which a part may have a style."""
+        try:
+            self.print(Text.assemble(*parts))
+        except OSError:
+            self.on_broken_pipe()
+
+    def on_broken_pipe(self) -> None:
+        """Go on quietly, where Rich would end the process."""
+        self.quiet = True
+        _discard(sys.stderr)
+
+
+class ProgressBar:
+    """Where a loop stands. Shows nothing unless it was made for a terminal."""
+
+    def __init__(self, description: str, total: int, display: Progress | None = None) -> None:
+        self._description, self._total, self._display = description, total, display
+        self._task: TaskID | None = None if display is None else display.add_task(description, total=total)
+        self._first: tuple[float, int, float] | None = None
+
+    def update(self, completed: int, **fields: Any) -> None:
+        """Move to `completed`, with figures to show beside it.
+
+        Args:
+            completed: of the total.
+            **fields: figures by name. `lr` is shown as a rate, `tokens` (a running count) as tokens per
+                second, None not at all.
+        """
+        if self._display is None or self._task is None:
+            return
+        now, tokens = time.monotonic(), float(fields.pop("tokens", None) or 0)
+        # Speed counts from the first update: what a resumed run did earlier took no time here.
+        started, first, first_tokens = self._first = self._first or (now, completed, tokens)
+        parts = [f"{self._description}  {completed}/{self._total}"]
+        parts += [_figure(name, value) for name, value in fields.items() if value is not None]
+        if completed > first and now > started:
+            if tokens > first_tokens:
+                parts.append(f"{format_count((tokens - first_tokens) / (now - started))} tok/s")
+            left = (self._total - completed) * (now - started) / (completed - first)
+            parts.append(f"{format_seconds(max(0.0, left))} left")
+        self._display.update(self._task, completed=completed, description="  ".join(parts))
+
+
+def _figure(name: str, value: Any) -> str:
+    if isinstance(value, float):
+        return f"{name} {value:.1e}" if name == "lr" else f"{name} {value:.4g}"
+    return f"{name} {value}"
+
+
+class Narrator:
+    """Speaks for one command.
+
+    Args:
+        quiet: no narration and no progress; warnings and data stay.
+        json: nothing but one JSON document on stdout, and errors.
+    """
+
+    def __init__(self, quiet: bool = False, json: bool = False) -> None:
+        self.quiet, self.json = quiet, json
+        self._stderr = _Stderr()
+        self._progressing = False
+
+    def say(self, text: str) -> None:
+        """One line of narration on stderr."""
+        if not (self.quiet or self.json):
+            self._stderr.tell(clean(text))
+
+    def warn(self, text: str) -> None:
+        """`warning: ...` on stderr, also with `--quiet`."""
+        if not self.json:
+            self._stderr.tell(("warning:", "yellow"), f" {clean(text)}")
+
+    def milestone(self, text: str) -> None:
+        """A line of progress for a log file; a terminal has the bar instead."""
+        if not self._live:
+            self.say(text)
+
+    @contextmanager
+    def progress(self, total: int, description: str) -> Iterator[ProgressBar]:
+        """A live bar while the block runs on a terminal, and nothing elsewhere."""
+        if not self._live or self._progressing:
+            yield ProgressBar(description, total)
+            return
+        from rich.progress import BarColumn, Progress, TextColumn
+        from rich.table import Column
+
+        text = TextColumn("{task.description}", markup=False, table_column=Column(no_wrap=True, overflow="crop"))
+        self._progressing = True
+        try:
+            # Stdout stays itself: Rich would send it to stderr while the bar is up.
+            with Progress(
+                text, BarColumn(bar_width=16), console=self._stderr, transient=True, redirect_stdout=False
+            ) as display:
+                yield ProgressBar(clean(description), total, display)
+        finally:
+            self._progressing = False
+
+    def table(
+        self, rows: Sequence[Sequence[str]], *, header: Sequence[str] | None = None, align: str | None = None
+    ) -> None:
+        """Columns on stdout, aligned by spaces alone, each row on one line whatever its width; nothing with `--json`.
+
+        Args:
+            rows: cells; short rows are filled up.
+            header: column names, bold on a terminal.
+            align: one letter per column, `l` or `r`; the default is `l` for the first and `r` for the others.
+        """
+        if self.json:
+            return
+        from rich.table import Table
+
+        head = list(header or ())
+        width = max([len(head), *(len(row) for row in rows)])
+        head += [""] * (width - len(head))
+        letters = (align or "l").ljust(width, "r")
+        grid = Table(box=None, show_header=header is not None, pad_edge=False, padding=(0, 3, 0, 0))
+        for name, letter in zip(head, letters, strict=False):
+            grid.add_column(Text(clean(name)), justify="right" if letter == "r" else "left", no_wrap=True)
+        for row in rows:
+            grid.add_row(*(Text(clean(cell)) for cell in row))
+        page = io.StringIO()
+        Console(file=page, width=_UNBOUNDED, force_terminal=_is_terminal(sys.stdout)).print(grid)
+        write_stdout("".join(f"{line.rstrip()}\n" for line in page.getvalue().split("\n")[:-1]))
+
+    def data(self, text: str) -> None:
+        """One raw line on stdout, such as the path that the next command needs; nothing with `--json`."""
+        if not self.json:
+            write_stdout(f"{text}\n")
+
+    def document(self, document: Mapping[str, Any]) -> None:
+        """The command's JSON document, on one line of stdout; nothing without `--json`.
+
+        Raises:
+            ValueError: a figure is not finite, which JSON cannot say.
+        """
+        if self.json:
+            write_stdout(f"{json.dumps(document, allow_nan=False)}\n")
+
+    @property
+    def _live(self) -> bool:
+        shown = not (self.quiet or self.json)
+        return shown and _is_terminal(self._stderr.file) and not self._stderr.is_dumb_terminal
+
+
+def report_error(message: str, exit_code: int, *, as_json: bool, traceback: str | None = None) -> None:
+    """The last word of a failed command, on stderr: `error: ...`, or one JSON document."""
+    console = _Stderr()
+    if as_json:
+        document = {"schema": 1, "error": message, "exit_code": exit_code}
+        console.tell(json.dumps(document | ({} if traceback is None else {"traceback": traceback})))
+        return
+    if traceback is not None:
+        console.tell(clean(traceback.rstrip()))
+    console.tell(("error:", "bold red"), f" {clean(message)}")
+
+
+def prepare_streams() -> None:
+    """Let a character that the terminal cannot encode be shown as an escape, not end the command."""
+    for stream in (sys.stdout, sys.stderr):
+        if getattr(stream, "errors", None) == "strict" and hasattr(stream, "reconfigure"):
+            stream.reconfigure(errors="backslashreplace")
+
+
+def write_stdout(text: str) -> None:
+    """Write and flush data. A reader that left is no failure.
+
+    Raises:
+        StorageError: stdout is a file on a full disk.
+    """
+    if sys.stdout is None:  # started with stdout closed
+        return
+    try:
+        sys.stdout.write(text)
+        sys.stdout.flush()
+    except BrokenPipeError:
+        _discard(sys.stdout)
+    except OSError as error:
+        _discard(sys.stdout)
+        raise StorageError(f"cannot write to standard output: {error.strerror or error}; free some space") from error
+
+
+def _discard(stream: TextIO) -> None:
+    """Send what is buffered, and all that follows, nowhere, so that the exit of Python does not fail on it."""
+    try:
+        descriptor = os.open(os.devnull, os.O_WRONLY)
+        os.dup2(descriptor, stream.fileno())
+        os.close(descriptor)
+    except (OSError, ValueError):
+        pass
+
+
+def _is_terminal(stream: Any) -> bool:
+    # Rich also says yes when FORCE_COLOR is set, which a bar in a log file is not worth.
+    stream = getattr(stream, "rich_proxied_file", stream)
+    try:
+        return bool(stream.isatty())
+    except (AttributeError, ValueError):
+        return False
+
+
+def clean(text: str) -> str:
+    r"""The text with control characters, such as those of a hostile file name, shown as `\x1b`."""
+    return _CONTROL.sub(lambda match: f"\\x{ord(match[0]):02x}", text)
+
+
+def format_count(count: float) -> str:
+    """Three significant digits: 999, 1.5 k, 2.3 M, 70 B."""
+    return _scaled(count, _COUNT_UNITS)
+
+
+def format_flops(flops: float) -> str:
+    """Three significant digits: 13.9 MFLOP."""
+    return _scaled(flops, _FLOP_UNITS)
+
+
+def _scaled(value: float, units: Sequence[str]) -> str:
+    size = 0
+    while abs(value) >= 999.5 and size < len(units) - 1:
+        value, size = value / 1000, size + 1
+    return f"{value:.3g}{units[size]}" if abs(value) < 999.5 else f"{value:.0f}{units[size]}"
+
+
+def format_seconds(seconds: float) -> str:
+    """`8.4 s`, `41 s`, `1 m 51 s`, `2 h 3 m 5 s`, `1 d 4 h 0 m`."""
+    if seconds < 9.95:
+        return f"{seconds:.1f} s"
+    whole = round(seconds)
+    minutes, rest = divmod(whole, 60)
+    hours, minutes = divmod(minutes, 60)
+    days, hours = divmod(hours, 24)
+    if days:
+        return f"{days} d {hours} h {minutes} m"
+    if hours:
+        return f"{hours} h {minutes} m {rest} s"
+    return f"{minutes} m {rest} s" if minutes else f"{rest} s"

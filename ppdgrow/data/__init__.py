@@ -1,0 +1,7 @@
+"""Floor 2: data sets, tokenisers and batches that are pure functions of (seed, step)."""
+
+from ppdgrow.data.batches import NO_TARGET, Batch, Batches
+from ppdgrow.data.dataset import Dataset, Split
+from ppdgrow.data.registry import DATASETS, open_dataset, resolve_defaults
+
+__all__ = ["DATASETS", "NO_TARGET", "Batch", "Batches", "Dataset", "Split", "open_dataset", "resolve_defaults"]

@@ -1,0 +1,87 @@
+"""What every data set offers: three splits, training batches, fixed evaluation batches, and an identity."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from typing import ClassVar, Literal
+
+import torch
+
+from ppdgrow.config.architecture import ImageInput, TokenInput
+from ppdgrow.config.schema import DataConfig, Task
+from ppdgrow.config.state import DataIdentity
+from ppdgrow.data.batches import Batch, Batches, Examples, evaluation_batches
+
+Split = Literal["train", "validation", "test"]
+
+
+class Dataset(ABC):
+    """A data set under one task. Splits are read lazily: what is never asked for is never touched.
+
+    The first of `tasks` is the default.
+    """
+
+    name: ClassVar[str]
+    tasks: ClassVar[tuple[Task, ...]]
+    default_tokenizer: ClassVar[str | None] = None
+
+    def __init__(self, config: DataConfig, task: Task, tokenizer_json: str | None) -> None:
+        self.config = config
+        self.task = task
+        self._given_tokenizer = tokenizer_json
+        self._examples: dict[tuple[Split, torch.device], Examples] = {}
+
+    @abstractmethod
+    def input_spec(self, patch_size: int) -> TokenInput | ImageInput:
+        """What a model of this data takes in. A tokenizer that is trained reads the train split for it."""
+
+    @abstractmethod
+    def describe(self) -> str:
+        """One line for people: sizes of the train and validation splits (which this reads), tokenizer or classes."""
+
+    @abstractmethod
+    def identity(self, validation_examples: int) -> DataIdentity:
+        """Which data this is, with a digest of each split that was read so far."""
+
+    @abstractmethod
+    def bytes_per_token(self, split: Split) -> float | None:
+        """Raw bytes of a split per target, or None where bits per byte have no meaning (images, masked tokens)."""
+
+    @property
+    def tokenizer_json(self) -> str | None:
+        """The trained tokenizer in the format of the `tokenizers` library, or None if there is nothing to keep."""
+        return None
+
+    @property
+    def class_names(self) -> tuple[str, ...] | None:
+        """The names of the classes in the order of their numbers, or None."""
+        return None
+
+    def batches(self, split: Split, *, batch_size: int, seed: int, device: torch.device) -> Batches:
+        """Training batches as a pure function of (seed, step).
+
+        Raises:
+            InvalidInputError: the data is not there, damaged, or smaller than one batch.
+        """
+        return Batches(self._on(split, device), batch_size=batch_size, seed=seed, name=f"{self.name} {split}")
+
+    def evaluation(self, split: Split, *, batch_size: int, num_batches: int, device: torch.device) -> list[Batch]:
+        """Fixed batches, evenly spread over a split; they depend on no seed.
+
+        The examples and their masks depend only on `batch_size * num_batches`. A split that has fewer gives
+        all it has, and the last batch may be smaller.
+
+        Raises:
+            InvalidInputError: the data is not there, damaged, or smaller than one example.
+        """
+        return evaluation_batches(self._on(split, device), batch_size=batch_size, num_batches=num_batches)
+
+    @abstractmethod
+    def _load_examples(self, split: Split, device: torch.device) -> Examples:
+        """A split laid onto a device."""
+
+    def _on(self, split: Split, device: torch.device) -> Examples:
+        key = (split, torch.device(device))
+        if key not in self._examples:
+            self._examples[key] = self._load_examples(*key)
+        return self._examples[key]

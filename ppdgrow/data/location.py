@@ -1,0 +1,109 @@
+"""Where data lies: a folder that the user names, else the hub of the `datasets` library."""
+
+from __future__ import annotations
+
+import logging
+import os
+import urllib.error
+import urllib.request
+import warnings
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+from ppdgrow.config.schema import DataConfig
+from ppdgrow.errors import InvalidInputError
+
+DATA_VARIABLE = "PPDGROW_DATA"
+CONNECT_SECONDS = 5.0
+
+
+def data_directory(config: DataConfig) -> Path | None:
+    """The folder below which data is expected: `data.directory`, else PPDGROW_DATA, else None (download).
+
+    Raises:
+        InvalidInputError: it is not a folder.
+    """
+    named = config.directory or os.environ.get(DATA_VARIABLE)
+    if not named:
+        return None
+    folder = Path(named).expanduser()
+    if not folder.is_dir():
+        origin = "data.directory" if config.directory else DATA_VARIABLE
+        raise InvalidInputError(
+            f"{origin} is {named!r}, which is not a folder: name an existing one with --data-dir or {DATA_VARIABLE}"
+        )
+    return folder
+
+
+def missing_data(name: str, expected: str) -> InvalidInputError:
+    """The error for a folder that is there but lacks the data."""
+    return InvalidInputError(
+        f"{name}: expected {expected}, found nothing there: put the data there, name another folder with "
+        f"--data-dir or {DATA_VARIABLE}, or name none to download it"
+    )
+
+
+@contextmanager
+def reading(name: str, path: Path) -> Iterator[None]:
+    """Turn the failure of a read of `path` into an error that names it.
+
+    The libraries that parse files raise classes of their own, derived from these.
+    """
+    try:
+        yield
+    except (OSError, ValueError, KeyError, TypeError, RuntimeError) as error:
+        raise InvalidInputError(
+            f"{name}: cannot read {str(path)!r}: {_first_line(error)}; copy the file again, or name another folder "
+            f"with --data-dir or {DATA_VARIABLE}"
+        ) from error
+
+
+def download(name: str, repository: str, configuration: str, split: str) -> Any:
+    """A split of a data set of the hub, from the library's cache if it is there.
+
+    Gives up within seconds where there is no network: the library itself would retry for half a minute.
+
+    Raises:
+        InvalidInputError: it is neither cached nor reachable.
+    """
+    from huggingface_hub import constants
+
+    reachable = not constants.HF_HUB_OFFLINE and _reachable(constants.ENDPOINT)
+    if not reachable:
+        os.environ["HF_HUB_OFFLINE"] = "1"  # read by `datasets` when it is imported below
+        constants.HF_HUB_OFFLINE = True
+    import datasets
+
+    datasets.disable_progress_bars()
+    datasets.logging.set_verbosity_error()
+    logging.getLogger("huggingface_hub").setLevel(logging.ERROR)
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            return datasets.load_dataset(repository, configuration, split=split)
+    except Exception as error:  # the library passes on whatever its file systems raise
+        reason = _first_line(error) if reachable else "the hub cannot be reached, and its cache has no copy"
+        raise InvalidInputError(
+            f"{name}: no folder with the data was named, and the download of {repository!r} failed "
+            f"({reason}): name a folder that has it with --data-dir or {DATA_VARIABLE}, or run this "
+            "once on a machine with network"
+        ) from error
+
+
+def _reachable(address: str) -> bool:
+    """Whether a web server answers at all, through a proxy if the environment names one."""
+    try:
+        with urllib.request.urlopen(urllib.request.Request(address, method="HEAD"), timeout=CONNECT_SECONDS):
+            return True
+    except urllib.error.HTTPError as answer:
+        answer.close()
+        return True
+    except (OSError, ValueError):
+        return False
+
+
+def _first_line(error: BaseException) -> str:
+    lines = str(error).strip().splitlines()
+    return lines[0].encode("ascii", "backslashreplace").decode() if lines else type(error).__name__

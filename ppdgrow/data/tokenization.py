@@ -1,0 +1,160 @@
+"""Tokenisers: raw UTF-8 bytes to ids. Each is a pure function of the train split.
+
+Text is cut at line ends before anything else, so that ids do not depend on how a text is divided into chunks.
+"""
+
+from __future__ import annotations
+
+import os
+from abc import ABC, abstractmethod
+from collections import Counter
+from collections.abc import Callable, Iterator
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from ppdgrow.errors import InvalidInputError
+
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
+    from tokenizers import Tokenizer as LibraryTokenizer
+
+END_OF_LINE = "<eos>"
+UNKNOWN = "<unk>"
+CHUNK_CHARACTERS = 4_000
+
+
+class Tokenizer(ABC):
+    """Turns text into ids below `size`."""
+
+    size: int
+    json: str | None
+
+    @abstractmethod
+    def encode(self, raw: bytes, name: str) -> NDArray[Any]:
+        """Ids `(tokens,)` of a UTF-8 text in the smallest integer type; `name` is for messages.
+
+        Raises:
+            InvalidInputError: the text is not UTF-8.
+        """
+
+
+class ByteTokenizer(Tokenizer):
+    """Every byte is a token."""
+
+    size = 256
+    json = None
+
+    def encode(self, raw: bytes, name: str) -> NDArray[np.uint8]:
+        """The bytes themselves."""
+        return np.frombuffer(bytearray(raw), dtype=np.uint8)
+
+
+class TrainedTokenizer(Tokenizer):
+    """A tokenizer of the `tokenizers` library, kept whole as its JSON."""
+
+    def __init__(self, tokenizer: LibraryTokenizer) -> None:
+        self._tokenizer = tokenizer
+        self.size = tokenizer.get_vocab_size()
+        self.json = tokenizer.to_str()
+
+    def encode(self, raw: bytes, name: str) -> NDArray[Any]:
+        """Ids of the text, chunk by chunk."""
+        encodings = self._tokenizer.encode_batch_fast(list(_chunks(_decode(raw, name))), add_special_tokens=False)
+        dtype = np.int16 if self.size <= 2**15 else np.int32
+        return np.concatenate([np.zeros(0, dtype), *(np.asarray(encoding.ids, dtype) for encoding in encodings)])
+
+
+def make_tokenizer(spec: str, train_text: Callable[[], bytes]) -> Tokenizer:
+    """The tokenizer that `byte`, `bpe:N` or `word` stands for, trained on the train split where it needs it.
+
+    Raises:
+        InvalidInputError: the train split is not UTF-8.
+    """
+    if spec == "byte":
+        return ByteTokenizer()
+    text = _decode(train_text(), "the train split")
+    return TrainedTokenizer(_train_word(text) if spec == "word" else _train_bpe(text, int(spec.partition(":")[2])))
+
+
+def load_tokenizer(json: str) -> Tokenizer:
+    """A tokenizer from its JSON.
+
+    Raises:
+        InvalidInputError: it is not a tokenizer.
+    """
+    _allow_threads()
+    from tokenizers import Tokenizer as LibraryTokenizer
+
+    try:
+        return TrainedTokenizer(LibraryTokenizer.from_str(json))
+    except Exception as error:  # the library raises bare Exception
+        raise InvalidInputError(
+            f"the tokenizer of the checkpoint cannot be read ({error}), expected JSON of the tokenizers library: "
+            "use another checkpoint"
+        ) from None
+
+
+def _train_bpe(text: str, size: int) -> LibraryTokenizer:
+    """Byte-level BPE (Sennrich et al. 2016; GPT-2's pre-tokenisation) of at most `size` tokens."""
+    _allow_threads()
+    from tokenizers import Tokenizer as LibraryTokenizer
+    from tokenizers import decoders, models, pre_tokenizers, trainers
+
+    tokenizer = LibraryTokenizer(models.BPE())
+    tokenizer.pre_tokenizer = pre_tokenizers.Sequence(
+        [
+            pre_tokenizers.Split("\n", behavior="merged_with_previous"),
+            pre_tokenizers.ByteLevel(add_prefix_space=False),
+        ]
+    )
+    tokenizer.decoder = decoders.ByteLevel()
+    trainer = trainers.BpeTrainer(
+        vocab_size=size,
+        initial_alphabet=sorted(pre_tokenizers.ByteLevel.alphabet()),
+        special_tokens=[],
+        show_progress=False,
+    )
+    tokenizer.train_from_iterator(_chunks(text), trainer)
+    return tokenizer
+
+
+def _train_word(text: str) -> LibraryTokenizer:
+    """Every word of the train split by falling frequency, a token for each line end, and one for unknown words."""
+    _allow_threads()
+    from tokenizers import Tokenizer as LibraryTokenizer
+    from tokenizers import models, normalizers, pre_tokenizers
+
+    counts = Counter(text.replace("\n", f" {END_OF_LINE} ").split())
+    words = sorted(counts, key=lambda word: (-counts[word], word))
+    if UNKNOWN not in counts:
+        words.append(UNKNOWN)
+    vocabulary = {word: index for index, word in enumerate(words)}
+    tokenizer = LibraryTokenizer(models.WordLevel(vocabulary, unk_token=UNKNOWN))
+    tokenizer.normalizer = normalizers.Replace("\n", f" {END_OF_LINE} ")
+    tokenizer.pre_tokenizer = pre_tokenizers.WhitespaceSplit()
+    return tokenizer
+
+
+def _chunks(text: str) -> Iterator[str]:
+    """The text in pieces of whole lines: short enough to encode in parallel, long enough to cost little."""
+    start = 0
+    while start < len(text):
+        end = text.find("\n", start + CHUNK_CHARACTERS) + 1 or len(text)
+        yield text[start:end]
+        start = end
+
+
+def _decode(raw: bytes, name: str) -> str:
+    try:
+        return raw.decode("utf-8")
+    except UnicodeDecodeError as error:
+        raise InvalidInputError(
+            f"{name}: found byte 0x{raw[error.start]:02x} at offset {error.start}, expected UTF-8: "
+            "convert the file, or use data.tokenizer byte"
+        ) from None
+
+
+def _allow_threads() -> None:
+    """Said outright, as the library else warns once the process forks."""
+    os.environ.setdefault("TOKENIZERS_PARALLELISM", "true")

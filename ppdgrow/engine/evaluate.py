@@ -1,0 +1,114 @@
+"""Loss and accuracy of a model on fixed batches.
+
+Shapes: B batch, T tokens, V vocabulary or classes.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable
+from dataclasses import dataclass
+from typing import Protocol
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from ppdgrow.config.state import Validation
+from ppdgrow.engine.device import Precision, autocast
+from ppdgrow.engine.signals import StopFlag, StoppedError
+
+NO_TARGET = -100
+
+
+class BatchLike(Protocol):
+    """Inputs and targets of one step; a target of -100 takes no loss."""
+
+    @property
+    def inputs(self) -> Tensor:
+        """Token ids `(B, T)` or images `(B, C, H, W)`."""
+
+    @property
+    def targets(self) -> Tensor:
+        """Token ids `(B, T)` or classes `(B,)`."""
+
+
+def mean_loss(logits: Tensor, targets: Tensor) -> Tensor:
+    """Mean cross entropy in nats over all targets, computed in at least fp32."""
+    return F.cross_entropy(_at_least_fp32(logits).flatten(0, -2), targets.flatten(), ignore_index=NO_TARGET)
+
+
+def _at_least_fp32(logits: Tensor) -> Tensor:
+    return logits if logits.dtype == torch.float64 else logits.float()
+
+
+@dataclass(frozen=True)
+class Evaluation:
+    """Sums over a fixed set of batches: `losses[i]` in nats of example i over its `counts[i]` targets."""
+
+    losses: Tensor
+    counts: Tensor
+    correct: Tensor
+
+    @property
+    def loss(self) -> float:
+        """Nats per target."""
+        return float(self.losses.sum() / self.counts.sum())
+
+    @property
+    def accuracy(self) -> float:
+        """Fraction of targets predicted right."""
+        return float(self.correct.sum() / self.counts.sum())
+
+    def figures(self, bytes_per_token: float | None, *, tokens: bool) -> Validation:
+        """The reported figures; bits per byte only where the raw bytes per token are known.
+
+        Args:
+            bytes_per_token: of the split, or None.
+            tokens: whether a target is a token, so that a perplexity has a meaning.
+        """
+        loss = self.loss
+        # exp overflows near 709 nats; a loss that high has no perplexity worth a figure
+        perplexity = math.exp(loss) if tokens and loss < 700 else None
+        bits = loss / math.log(2) / bytes_per_token if bytes_per_token else None
+        return Validation(loss=loss, accuracy=self.accuracy, perplexity=perplexity, bits_per_byte=bits)
+
+
+@torch.no_grad()
+def evaluate(
+    model: nn.Module,
+    batches: Iterable[BatchLike],
+    *,
+    device: torch.device,
+    precision: Precision,
+    stop: StopFlag | None = None,
+) -> Evaluation:
+    """Per-example losses of `model` in evaluation mode; its mode is restored.
+
+    Raises:
+        StoppedError: the stop flag was set meanwhile.
+    """
+    training = model.training
+    model.eval()
+    sums: list[tuple[Tensor, Tensor, Tensor]] = []
+    try:
+        for batch in batches:
+            if stop:
+                raise StoppedError
+            with autocast(device, precision):
+                logits = model(batch.inputs)
+            sums.append(_example_sums(logits, batch.targets))
+    finally:
+        model.train(training)
+    losses, counts, correct = (torch.cat(parts).cpu() for parts in zip(*sums, strict=True))
+    return Evaluation(losses, counts, correct)
+
+
+def _example_sums(logits: Tensor, targets: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+    """Per example: summed loss (float64), number of targets, number predicted right."""
+    rows = _at_least_fp32(logits).reshape(targets.shape[0], -1, logits.shape[-1])
+    wanted = targets.reshape(targets.shape[0], -1)
+    losses = F.cross_entropy(rows.flatten(0, 1), wanted.flatten(), ignore_index=NO_TARGET, reduction="none")
+    taken = wanted != NO_TARGET
+    right = (rows.argmax(-1) == wanted) & taken
+    return losses.view_as(wanted).double().sum(1), taken.sum(1), right.sum(1)

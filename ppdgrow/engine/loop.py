@@ -1,0 +1,233 @@
+"""The training loop: steps, clipping, evaluation, saving, and stopping before anything non-finite is applied.
+
+The host never waits for the device within a step: losses and norms stay there until the next flush.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Protocol
+
+import torch
+from torch import Tensor, nn
+
+from ppdgrow.config.schema import TrainConfig
+from ppdgrow.config.state import Ledger, Validation
+from ppdgrow.engine.device import Precision, autocast
+from ppdgrow.engine.evaluate import BatchLike, Evaluation, evaluate, mean_loss
+from ppdgrow.engine.movement import MovementCheck
+from ppdgrow.engine.signals import StopFlag, StoppedError
+from ppdgrow.errors import DivergedError, InterruptedRunError
+from ppdgrow.optim.adamw import NamedAdamW
+from ppdgrow.optim.schedule import Schedule
+
+FLUSH_EVERY = 10
+
+
+class BatchSource(Protocol):
+    """Training batches as a pure function of the step."""
+
+    def at(self, step: int) -> BatchLike:
+        """The batch of an absolute step (1-based)."""
+
+
+class Listener(Protocol):
+    """Where a run reports to. Called at flushes only, in the order of the steps."""
+
+    def lines(self, lines: Sequence[dict[str, Any]]) -> None:
+        """Metrics of finished steps, one dict each."""
+
+    def save(self) -> None:
+        """The engine stands at a step whose state should be saved."""
+
+    def progress(self, step: int, latest: dict[str, Any]) -> None:
+        """Something to show: the newest metrics line."""
+
+
+@dataclass
+class _Pending:
+    """Figures of steps not yet read from the device."""
+
+    steps: list[int] = field(default_factory=list)
+    rates: list[float] = field(default_factory=list)
+    losses: list[Tensor] = field(default_factory=list)
+    norms: list[dict[str, Tensor]] = field(default_factory=list)
+
+
+class Engine:
+    """A model in training, at some step. `run` takes it to a later one.
+
+    Args:
+        model: on `device`.
+        optimizer: over the model's parameters.
+        schedule: learning-rate factor by absolute step.
+        new_factor: factor of the new group's rate by absolute step.
+        batches: training batches by absolute step.
+        evaluation: the fixed validation batches.
+        figures: turns an evaluation into reported figures.
+        tokens_per_step, flops_per_step: added to the ledger at each step.
+    """
+
+    def __init__(
+        self,
+        model: nn.Module,
+        optimizer: NamedAdamW,
+        schedule: Schedule,
+        *,
+        new_factor: Callable[[int], float],
+        batches: BatchSource,
+        evaluation: Sequence[BatchLike],
+        figures: Callable[[Evaluation], Validation],
+        config: TrainConfig,
+        device: torch.device,
+        precision: Precision,
+        step: int,
+        ledger: Ledger,
+        tokens_per_step: int,
+        flops_per_step: int,
+        stop: StopFlag,
+    ) -> None:
+        self.model, self.optimizer, self.schedule = model, optimizer, schedule
+        self.new_factor = new_factor
+        self.batches, self.evaluation, self.figures = batches, evaluation, figures
+        self.config, self.device, self.precision = config, device, precision
+        self.step = step
+        self.ledger = ledger
+        self.tokens_per_step, self.flops_per_step = tokens_per_step, flops_per_step
+        self.stop = stop
+        self._validation: tuple[int, Validation] | None = None
+        self._pending = _Pending()
+        # Set at the first non-finite loss or norm and never cleared: later updates are suppressed too.
+        self._suppressed = torch.zeros((), dtype=torch.float32, device=device)
+
+    @property
+    def lr_factor(self) -> float:
+        """The schedule's value at the last step (0 before the first)."""
+        return self.schedule.factor(self.step) if self.step > self.schedule.start else self.schedule.initial
+
+    @property
+    def validation(self) -> Validation | None:
+        """Figures of the last evaluation, if it was at the current step."""
+        return self._validation[1] if self._validation and self._validation[0] == self.step else None
+
+    def run(self, last: int, listener: Listener, *, unfinished: dict[str, Any] | None = None) -> None:
+        """Train up to and including step `last`.
+
+        Args:
+            last: the last step.
+            listener: hears of metrics, progress and moments to save.
+            unfinished: the metrics line of the current step, if its evaluation was interrupted.
+
+        Raises:
+            DivergedError: a loss or gradient was non-finite; the state is that of the last good step, saved.
+            InterruptedRunError: the stop flag was set; the state is saved.
+            CheckFailedError: a parameter has no gradient or does not move.
+        """
+        if unfinished is not None:
+            listener.lines([unfinished | {"validation": self._evaluate(listener, [unfinished]).model_dump()}])
+            if self.step == last:
+                listener.save()
+        movement = MovementCheck(self.model, self.optimizer)
+        self.model.train()
+        while self.step < last:
+            started = time.perf_counter()
+            self._train_step(self.step + 1, movement)
+            evaluate_now = self.step % self.config.eval_every == 0 or self.step == last
+            save_now = self.step % self.config.save_every == 0 or self.step == last
+            lines: list[dict[str, Any]] = []
+            if evaluate_now or save_now or self.stop or self.step % FLUSH_EVERY == 0:
+                lines = self._flush(listener, started)
+            else:
+                self._add_seconds(started)
+            if evaluate_now:
+                lines[-1]["validation"] = self._evaluate(listener, lines).model_dump()
+            if lines:
+                listener.lines(lines)
+                listener.progress(self.step, lines[-1])
+            if save_now or self.stop:
+                listener.save()
+            if self.stop and self.step < last:
+                self._raise_interrupted()
+
+    def _train_step(self, step: int, movement: MovementCheck) -> None:
+        factor = self.schedule.factor(step)
+        self.optimizer.set_rates(factor, self.new_factor(step))
+        batch = self.batches.at(step)
+        with autocast(self.device, self.precision):
+            logits = self.model(batch.inputs)
+        loss = mean_loss(logits, batch.targets)
+        loss.backward()  # type: ignore[no-untyped-call]
+        movement.after_backward(step)
+        norms = self.optimizer.clip()
+        finite = torch.isfinite(torch.stack([loss.detach(), *norms.values()])).all()
+        self._suppressed = torch.maximum(self._suppressed, (~finite).float())
+        self.optimizer.step(self._suppressed)
+        movement.after_update(self._suppressed)
+        self.step = step
+        self._pending.steps.append(step)
+        self._pending.rates.append(self.config.lr * factor)
+        self._pending.losses.append(loss.detach())
+        self._pending.norms.append(norms)
+
+    def _add_seconds(self, started: float) -> None:
+        elapsed = time.perf_counter() - started
+        self.ledger = self.ledger.model_copy(update={"seconds": self.ledger.seconds + elapsed})
+
+    def _flush(self, listener: Listener, started: float) -> list[dict[str, Any]]:
+        """Read the pending figures from the device: one synchronisation for all of them."""
+        pending, self._pending = self._pending, _Pending()
+        scopes = list(pending.norms[0])
+        rows = torch.stack(
+            [torch.stack([loss, *norms.values()]) for loss, norms in zip(pending.losses, pending.norms, strict=True)]
+        ).tolist()
+        self._add_seconds(started)
+        lines: list[dict[str, Any]] = []
+        for step, rate, row in zip(pending.steps, pending.rates, rows, strict=True):
+            if not all(value - value == 0 for value in row):
+                self._raise_diverged(step, row, scopes, lines, listener)
+            tokens = self.ledger.tokens + self.tokens_per_step
+            flops = self.ledger.flops + self.flops_per_step
+            self.ledger = self.ledger.model_copy(update={"tokens": tokens, "flops": flops})
+            norm_keys = {"old": "grad_norm", "new": "grad_norm_new"}
+            line = {"step": step, "train_loss": row[0], "lr": rate}
+            line |= {norm_keys[scope]: value for scope, value in zip(scopes, row[1:], strict=True)}
+            lines.append(line | {"tokens": tokens, "flops": flops})
+        lines[-1]["timing"] = {"seconds": self.ledger.seconds}
+        return lines
+
+    def _raise_diverged(
+        self, step: int, row: list[float], scopes: list[str], lines: list[dict[str, Any]], listener: Listener
+    ) -> None:
+        self.step = step - 1
+        if lines:
+            lines[-1]["timing"] = {"seconds": self.ledger.seconds}
+            listener.lines(lines)
+        listener.save()
+        names = ["loss", *(f"gradient norm of the {scope} parameters" for scope in scopes)]
+        bad = next(f"{name} is {value}" for name, value in zip(names, row, strict=True) if value - value != 0)
+        raise DivergedError(
+            f"diverged at step {step}: the {bad}; the update was not applied and step {step - 1} is saved. "
+            "Try a lower train.lr, a longer train.warmup_steps or a lower train.clip_norm, in a new folder"
+        )
+
+    def _evaluate(self, listener: Listener, lines: Sequence[dict[str, Any]]) -> Validation:
+        """Evaluate now. If a signal comes meanwhile, save this step without its figures and stop."""
+        try:
+            evaluation = evaluate(
+                self.model, self.evaluation, device=self.device, precision=self.precision, stop=self.stop
+            )
+        except StoppedError:
+            listener.lines(lines)
+            listener.save()
+            self._raise_interrupted()
+        figures = self.figures(evaluation)
+        self._validation = self.step, figures
+        return figures
+
+    def _raise_interrupted(self) -> Any:
+        number = self.stop.signal_number or 2
+        raise InterruptedRunError(
+            f"interrupted at step {self.step}, which is saved: the same command goes on from there", number
+        )

@@ -1,0 +1,128 @@
+"""What a pair or block does to real hidden states: cancellation, inverse, opposite gradients, separation.
+
+Shapes: a stream is `(B, T, D)`, or two halves `(B, T, D/2)`; here it is whatever stood before the block.
+"""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor, nn
+
+from ppdgrow.engine.device import autocast
+from ppdgrow.nn.branches import OUTPUT_PROJECTION
+from ppdgrow.nn.coupling import Coupling, Pair
+from ppdgrow.nn.model import State
+from ppdgrow.nn.stream import Halves, split
+
+# Names as they stand in reports. `bf16_autocast` leaves weights and stream in fp32, as training does.
+DTYPES: dict[str, torch.dtype] = {
+    "fp64": torch.float64,
+    "fp32": torch.float32,
+    "bf16": torch.bfloat16,
+    "bf16_autocast": torch.float32,
+    "fp16": torch.float16,
+}
+# An inverse that is one in mathematics loses a few thousand units of roundoff in fp64 (2.2e-16) at the very
+# most; a wrong one is off by the size of a branch.
+ROUND_TRIP_BOUND_FP64 = 1e-9
+
+
+@dataclass(frozen=True)
+class Deviation:
+    """How far a tensor is from another: in absolute terms, over the largest entry, and in units in last place."""
+
+    max_abs: float
+    relative: float
+    ulp: float
+
+
+def as_halves(state: State) -> Halves:
+    """A stream as the two halves that couplings work on."""
+    return state if isinstance(state, tuple) else split(state)
+
+
+@torch.no_grad()
+def cancellation(pair: Pair, state: State, dtype_name: str) -> Deviation | None:
+    """Deviation of P(x) from x with weights and stream in one type; None where the device cannot run it."""
+    dtype = DTYPES[dtype_name]
+    member = copy.deepcopy(pair).to(dtype).eval()
+    a, b = (half.to(dtype) for half in as_halves(state))
+    try:
+        with autocast(a.device, "bf16" if dtype_name == "bf16_autocast" else "fp32"):
+            outputs = member((a, b))
+    except (RuntimeError, NotImplementedError):
+        return None
+    return deviation((a, b), outputs)
+
+
+@torch.no_grad()
+def round_trip(block: Coupling | Pair, state: State, dtype: torch.dtype) -> Deviation:
+    """Deviation of block^-1(block(x)) from x, computed in `dtype`."""
+    module = copy.deepcopy(block).to(dtype).eval()
+    a, b = (half.to(dtype) for half in as_halves(state))
+    return deviation((a, b), module.inverse(module((a, b))))
+
+
+def deviation(expected: Sequence[Tensor], found: Sequence[Tensor]) -> Deviation:
+    """Largest deviation over some tensors; NaN counts as infinite."""
+    max_abs, largest, ulp = 0.0, 0.0, 0.0
+    for x, y in zip(expected, found, strict=True):
+        difference = (y.double() - x.double()).abs().nan_to_num(nan=torch.inf)
+        _, exponent = torch.frexp(x.double())
+        spacing = torch.finfo(x.dtype).eps * torch.exp2((exponent - 1).double())
+        max_abs = max(max_abs, float(difference.max()))
+        largest = max(largest, float(x.double().abs().max()))
+        ulp = max(ulp, float((difference / spacing).max()))
+    return Deviation(max_abs, max_abs / largest if largest else max_abs, ulp)
+
+
+@torch.no_grad()
+def activity(pair: Pair, state: State) -> float:
+    """|P(x) - x| / |x| in Euclidean norms: 0 for an identity."""
+    x = as_halves(state)
+    y = pair(x)
+    change = torch.stack([(after - before).double().norm() for before, after in zip(x, y, strict=True)])
+    size = torch.stack([half.double().norm() for half in x])
+    return float(change.norm() / size.norm())
+
+
+def separation(pair: Pair) -> float:
+    """|theta+ - theta-| / |theta+|, the second member's sign unfolded: 0 while the pair is tied."""
+    if pair.minus is None:
+        return 0.0
+    return _member_distance(pair, lambda parameter: parameter.detach(), sign=-1.0)
+
+
+def gradient_antisymmetry(pair: Pair) -> float | None:
+    """|grad+ + grad-| / |grad+| after a backward pass: 0 where the gradients are exact opposites.
+
+    None if the first member's gradient is zero or missing, which would make any answer empty.
+    """
+    gradients = [parameter.grad for parameter in pair.plus.parameters()]
+    if pair.minus is None or not any(g is not None and bool(g.abs().max() > 0) for g in gradients):
+        return None
+    return _member_distance(pair, lambda parameter: parameter.grad, sign=1.0)
+
+
+def _member_distance(pair: Pair, read: Callable[[nn.Parameter], Tensor | None], *, sign: float) -> float:
+    """|x+ + sign * x-| / |x+| over all parameters, where x- of a folded output projection has its sign turned."""
+    assert pair.minus is not None
+    squares, total = 0.0, 0.0
+    for (name, first), second in zip(pair.plus.named_parameters(), pair.minus.parameters(), strict=True):
+        x, y = read(first), read(second)
+        if x is None or y is None:
+            return float("inf")
+        turned = -1.0 if pair.form == "folded" and name.endswith(OUTPUT_PROJECTION) else 1.0
+        squares += float((x.double() + sign * turned * y.double()).square().sum())
+        total += float(x.double().square().sum())
+    return (squares / total) ** 0.5 if total else squares**0.5
+
+
+def separate_members(pair: Pair) -> None:
+    """Give a tied pair a second member, equal and unfolded, so that both members have gradients of their own."""
+    if pair.minus is None:
+        pair.minus = copy.deepcopy(pair.plus)

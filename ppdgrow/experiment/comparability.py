@@ -1,0 +1,120 @@
+"""Which runs may be held against each other, and what to doubt where they may."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+from ppdgrow.config.architecture import TokenInput
+from ppdgrow.errors import ConfigError, InvalidInputError
+from ppdgrow.experiment.history import RunHistory
+
+# A schedule that decays ends far below this share of its peak, unless the run has but a handful of steps.
+DECAYED_BELOW = 0.1
+ENVIRONMENT = ("device", "threads", "precision", "cpu_capability", "torch")
+
+
+def refuse_incomparable(baseline: RunHistory, other: RunHistory) -> None:
+    """Both losses must be of the same examples, cut and coded in the same way.
+
+    Raises:
+        ConfigError: they are not; the message names every difference.
+    """
+    ours, theirs = _identity(baseline), _identity(other)
+    differing = [
+        f"{key}: {_short(ours[key])} and {_short(theirs[key])}"
+        for key in ours
+        if key in theirs and ours[key] != theirs[key]
+    ]
+    if differing:
+        raise ConfigError(
+            f"cannot compare {baseline.name!r} with {other.name!r}, whose losses are not of the same examples "
+            f"({'; '.join(differing)}): give runs on the same data, tokenizer, sequence length and task"
+        )
+
+
+def _identity(history: RunHistory) -> dict[str, Any]:
+    """What decides which examples a loss is of; a key that one run lacks is not compared."""
+    data, spec = history.state.data, history.architecture.input
+    identity: dict[str, Any] = {
+        "data": data.name,
+        "task": history.architecture.task,
+        "tokenizer": data.tokenizer,
+        "sequence length": data.sequence_length,
+        "validation examples": data.validation_examples,
+    }
+    identity |= {f"sha256 of the {split} split": digest for split, digest in data.sha256.items()}
+    if isinstance(spec, TokenInput):
+        identity["vocabulary size"] = spec.vocabulary_size
+    else:
+        identity["image size"] = f"{spec.channels}x{spec.height}x{spec.width}"
+        identity["classes"] = spec.num_classes
+    if history.recipe is not None and history.architecture.task == "mlm":
+        identity["data.mask_fraction"] = history.recipe.data.mask_fraction
+    return identity
+
+
+def _short(value: Any) -> str:
+    return f"{value[:12]}.." if isinstance(value, str) and len(value) == 64 else repr(value)
+
+
+def doubts_of(history: RunHistory) -> Iterator[str]:
+    """What to know about one run before its figures are believed."""
+    state, name = history.state, history.name
+    if history.step < history.planned_step:
+        yield f"{name} is unfinished: step {history.step:,} of {history.planned_step:,}"
+    if state.lr_factor > DECAYED_BELOW:
+        yield (
+            f"the learning rate of {name} is not decayed: it ends at {state.lr_factor:.2g} of its peak, so its "
+            "last loss is not its best"
+        )
+    if history.final.step < history.step:
+        yield f"{name} was last evaluated at step {history.final.step:,}, its checkpoint is at step {history.step:,}"
+    if int(history.metrics.steps[-1]) < history.step:
+        yield (
+            f"the metrics of {name} end at step {int(history.metrics.steps[-1]):,}, its checkpoint is at step "
+            f"{history.step:,}: spikes in between are not counted"
+        )
+    if history.recipe is None:
+        yield f"the recipe of {name} cannot be read: its batch size is not known"
+
+
+def doubts_between(baseline: RunHistory, other: RunHistory) -> Iterator[str]:
+    """What to know before two comparable runs are held against each other."""
+    ours, theirs = baseline.state.environment.model_dump(), other.state.environment.model_dump()
+    differing = [f"{key} {ours[key]} and {theirs[key]}" for key in ENVIRONMENT if ours[key] != theirs[key]]
+    pair = f"{baseline.name} and {other.name}"
+    if differing:
+        yield f"{pair} ran in different environments ({', '.join(differing)}): do not compare their wall-clock"
+    if baseline.seeds and other.seeds and baseline.seeds != other.seeds:
+        yield f"{pair} have different seeds ({_join(baseline.seeds)} and {_join(other.seeds)})"
+    if baseline.recipe is not None and other.recipe is not None:
+        sizes = (baseline.recipe.train.batch_size, other.recipe.train.batch_size)
+        if sizes[0] != sizes[1]:
+            yield f"{pair} have different batch sizes ({sizes[0]} and {sizes[1]}): equal steps are not equal data"
+
+
+def _join(seeds: Sequence[int]) -> str:
+    return ", ".join(map(str, seeds))
+
+
+def check_trial(parent: RunHistory, trial: RunHistory) -> None:
+    """A decision needs the losses of the very checkpoints that it is about.
+
+    Raises:
+        InvalidInputError: a checkpoint was not evaluated at its own step.
+    """
+    for history in (parent, trial):
+        if history.final.step != history.step:
+            raise InvalidInputError(
+                f"{str(history.checkpoint)!r} is at step {history.step}, but was last evaluated at step "
+                f"{history.final.step}, and a decision needs its own loss: finish the run with ppdgrow train"
+            )
+
+
+def doubts_of_trial(parent: RunHistory, trial: RunHistory) -> Iterator[str]:
+    """What to know before the parent rule is believed."""
+    if parent.digest not in {event.parent_sha256 for event in trial.events}:
+        yield f"the lineage of {trial.name} does not show that it descends from this checkpoint of {parent.name}"
+    if trial.step <= parent.step:
+        yield f"{trial.name} was not trained beyond {parent.name}: both are at step {trial.step:,}"

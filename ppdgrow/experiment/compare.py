@@ -1,0 +1,227 @@
+"""`compare`: runs held against a baseline, with what each cost, and a verdict. Pure data; nothing is printed."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+from ppdgrow.accounting import count_parameters, flops_per_token, half_steps
+from ppdgrow.errors import ConfigError
+from ppdgrow.experiment.comparability import (
+    check_trial,
+    doubts_between,
+    doubts_of,
+    doubts_of_trial,
+    refuse_incomparable,
+)
+from ppdgrow.experiment.criteria import (
+    ONE_SEED,
+    PARENT_RULE_NOTE,
+    Criterion,
+    Decision,
+    Verdict,
+    parent_rule,
+    success_criteria,
+    verdict_of,
+)
+from ppdgrow.experiment.curves import EqualFigures, EqualPoint, equal_figures
+from ppdgrow.experiment.history import RunHistory, name_histories, read_history
+from ppdgrow.experiment.insertions import Insertion, insertions_of
+from ppdgrow.experiment.spikes import SpikeCounts, find_spikes
+
+EQUAL_BUDGET_NOTE = (
+    "at equal FLOPs or wall-clock the run that costs more is read in mid-course, before its learning rate has "
+    "decayed: train a baseline of that budget before you believe such a figure"
+)
+
+
+@dataclass(frozen=True)
+class ComparedRun:
+    """One run with everything that is said of it; `equal` is None for the baseline."""
+
+    history: RunHistory
+    parameters: int
+    flops_per_token: int
+    half_steps: int
+    flops_ratio: float | None
+    seconds_ratio: float | None
+    insertions: tuple[Insertion, ...]
+    gradient_spikes: SpikeCounts
+    loss_spikes: int
+    equal: EqualFigures | None
+
+    @property
+    def name(self) -> str:
+        """The name under which it is shown."""
+        return self.history.name
+
+    def document(self) -> dict[str, Any]:
+        """The run's entry in the JSON of `compare`."""
+        history, state = self.history, self.history.state
+        return {
+            "name": history.name,
+            "run": history.run.path.as_posix(),
+            "checkpoint": history.checkpoint.as_posix(),
+            "checkpoint_sha256": history.digest,
+            "seeds": list(history.seeds),
+            "layers": history.architecture.num_layers,
+            "parameters": self.parameters,
+            "flops_per_token": self.flops_per_token,
+            "half_steps": self.half_steps,
+            "steps": state.step,
+            "tokens": state.ledger.tokens,
+            "flops": state.ledger.flops,
+            "flops_ratio": self.flops_ratio,
+            "seconds": state.ledger.seconds,
+            "seconds_ratio": self.seconds_ratio,
+            "lr_factor": state.lr_factor,
+            "train_loss": state.train_loss,
+            "validation": history.final.validation.model_dump(),
+            "validation_step": history.final.step,
+            "test": None,
+            "insertions": [_insertion_document(insertion) for insertion in self.insertions],
+            "gradient_spikes": asdict(self.gradient_spikes),
+            "loss_spikes": self.loss_spikes,
+            "equal": None if self.equal is None else _equal_document(self.equal),
+            "curve": [
+                {"step": p.step, "loss": p.validation.loss, "flops": p.flops, "seconds": p.seconds}
+                for p in history.metrics.evaluations
+            ],
+        }
+
+
+@dataclass(frozen=True)
+class Comparison:
+    """Runs, baseline first. `decision` is set by `--accept` only."""
+
+    runs: tuple[ComparedRun, ...]
+    criteria: tuple[Criterion, ...]
+    decision: Decision | None
+    warnings: tuple[str, ...]
+    notes: tuple[str, ...]
+
+    @property
+    def baseline(self) -> ComparedRun:
+        """The run that the others are held against; with `--accept` the parent."""
+        return self.runs[0]
+
+    @property
+    def others(self) -> tuple[ComparedRun, ...]:
+        """All runs but the baseline."""
+        return self.runs[1:]
+
+    @property
+    def verdict(self) -> Verdict:
+        """`accept` iff at least one criterion was judged and all that were judged passed."""
+        return verdict_of(self.criteria)
+
+    def document(self) -> dict[str, Any]:
+        """The JSON of `compare` (DESIGN section 4)."""
+        decision = None if self.decision is None else {"rule": "parent", **asdict(self.decision)}
+        return {
+            "schema": 1,
+            "baseline": self.baseline.name,
+            "runs": [run.document() for run in self.runs],
+            "criteria": [asdict(criterion) for criterion in self.criteria],
+            "decision": decision,
+            "verdict": self.verdict,
+            "warnings": list(self.warnings),
+            "notes": list(self.notes),
+        }
+
+
+def compare_runs(paths: Sequence[Path], *, accept: bool = False, epsilon: float = 0.0) -> Comparison:
+    """Hold every run against the first one.
+
+    Args:
+        paths: run folders, or checkpoints in them; the baseline first.
+        accept: decide by the parent rule instead: `paths` are PARENT and TRIAL.
+        epsilon: how much loss (nats) the trial may add; negative demands a gain. Only with `accept`.
+
+    Raises:
+        ConfigError: too few or too many paths, a bad epsilon, or runs whose losses are not comparable.
+        InvalidInputError: a path is no run, its files are broken, or it was never evaluated.
+    """
+    _check_request(paths, accept, epsilon)
+    histories = name_histories([read_history(path) for path in paths])
+    baseline, others = histories[0], histories[1:]
+    for other in others:
+        refuse_incomparable(baseline, other)
+    warnings = [doubt for other in others for doubt in doubts_between(baseline, other)]
+    runs = tuple(_compared(history, baseline) for history in histories)
+    if not accept:
+        warnings = [*(doubt for history in histories for doubt in doubts_of(history)), *warnings]
+        criteria = tuple(
+            criterion
+            for run in runs[1:]
+            if run.equal is not None
+            for criterion in success_criteria(baseline, run.history, run.insertions, run.equal)
+        )
+        return Comparison(runs, criteria, None, tuple(warnings), _notes(runs))
+    trial = others[0]
+    check_trial(baseline, trial)
+    decision = Decision(baseline.final.validation.loss, trial.final.validation.loss, epsilon)
+    warnings += doubts_of_trial(baseline, trial)
+    criterion = parent_rule(baseline, trial, decision)
+    return Comparison(runs, (criterion,), decision, tuple(warnings), (PARENT_RULE_NOTE, ONE_SEED))
+
+
+def _check_request(paths: Sequence[Path], accept: bool, epsilon: float) -> None:
+    if len(paths) < 2:
+        raise ConfigError(f"found {len(paths)} runs, expected a baseline and at least one other run to compare")
+    if accept and len(paths) != 2:
+        raise ConfigError(f"--accept decides between two runs, PARENT and TRIAL, found {len(paths)}: give these two")
+    if not math.isfinite(epsilon):
+        raise ConfigError(f"--epsilon is {epsilon}, expected a finite number of nats, such as 0.01")
+    if epsilon and not accept:
+        raise ConfigError("--epsilon belongs to the parent rule: add --accept, or leave --epsilon out")
+
+
+def _compared(history: RunHistory, baseline: RunHistory) -> ComparedRun:
+    spikes = find_spikes(history.metrics, history.changes)
+    ledger, reference = history.state.ledger, baseline.state.ledger
+    return ComparedRun(
+        history=history,
+        parameters=count_parameters(history.architecture),
+        flops_per_token=flops_per_token(history.architecture),
+        half_steps=half_steps(history.architecture),
+        flops_ratio=ledger.flops / reference.flops if reference.flops else None,
+        seconds_ratio=ledger.seconds / reference.seconds if reference.seconds else None,
+        insertions=insertions_of(history, spikes),
+        gradient_spikes=spikes.gradients(0, history.step),
+        loss_spikes=spikes.losses(0, history.step),
+        equal=None if history is baseline else equal_figures(baseline, history),
+    )
+
+
+def _notes(runs: Sequence[ComparedRun]) -> tuple[str, ...]:
+    budgets = any(run.equal is not None and (run.equal.flops or run.equal.seconds) for run in runs)
+    return (ONE_SEED, EQUAL_BUDGET_NOTE) if budgets else (ONE_SEED,)
+
+
+def _insertion_document(insertion: Insertion) -> dict[str, Any]:
+    return asdict(insertion) | {"kinds": list(insertion.kinds), "ids": list(insertion.ids)}
+
+
+def _equal_document(equal: EqualFigures) -> dict[str, Any]:
+    return {
+        "steps": _point_document(equal.steps, "step"),
+        "flops": _point_document(equal.flops, "flops"),
+        "seconds": _point_document(equal.seconds, "seconds"),
+        "shared_steps": equal.shared_steps,
+        "curve": [_point_document(point, "step") for point in equal.curve],
+    }
+
+
+def _point_document(point: EqualPoint | None, axis: str) -> dict[str, Any] | None:
+    if point is None:
+        return None
+    return {
+        axis: int(point.at) if axis == "step" else point.at,
+        "loss": point.loss,
+        "baseline_loss": point.baseline_loss,
+        "difference": point.difference,
+    }

@@ -1,0 +1,55 @@
+"""Output folders: never written into unless empty, or holding the very run that is asked for."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from ppdgrow.checkpoint import RunFolder, read_jsonl, read_state
+from ppdgrow.config.load import Resolved
+from ppdgrow.errors import ConfigError
+from ppdgrow.experiment.recipe import differing_keys
+from ppdgrow.experiment.setting import Parent, resolved_recipe
+
+WAY_OUT = "choose another --out, or remove the folder"
+
+
+def holds_something(run: RunFolder) -> bool:
+    """Whether the folder exists and is not empty (a lock file does not count).
+
+    Raises:
+        ConfigError: it is a file.
+    """
+    if run.path.exists() and not run.path.is_dir():
+        raise ConfigError(f"the output folder {str(run.path)!r} is a file: choose another --out")
+    return run.path.is_dir() and any(entry.name != ".lock" for entry in run.path.iterdir())
+
+
+def same_run(run: RunFolder, asked: Resolved, parent: Parent | None, resume: str) -> Resolved:
+    """The recipe recorded in the folder, if it is that of the run asked for.
+
+    Raises:
+        ConfigError: the folder holds something else, or `--resume never` was given.
+    """
+    where = f"the output folder {str(run.path)!r}"
+    if not run.recipe_path.is_file():
+        raise ConfigError(f"{where} is not empty and holds no run: {WAY_OUT}")
+    if resume == "never":
+        raise ConfigError(f"{where} is not empty and --resume never was given: {WAY_OUT}")
+    recorded = resolved_recipe(run)
+    differing = differing_keys(recorded.recipe, asked.recipe)
+    if differing:
+        more = f" and {len(differing) - 3} more" if len(differing) > 3 else ""
+        raise ConfigError(f"{where} holds another run ({'; '.join(differing[:3])}{more}): {WAY_OUT}")
+    events = read_jsonl(run.growth_path)
+    digest = None if parent is None else parent.digest
+    # The last event of a training run is its start; after a growth that result is not a training run's folder.
+    if not events or events[-1].get("event") != "train" or events[-1].get("parent_sha256") != digest:
+        raise ConfigError(f"{where} holds a run from another checkpoint: {WAY_OUT}")
+    return recorded
+
+
+def finished(run: RunFolder, last: int) -> Path | None:
+    """The final checkpoint of a finished run: valid, at the last step, and evaluated; else None."""
+    newest = run.newest_valid()
+    done = newest == run.checkpoint_path(last) and read_state(newest).validation is not None
+    return newest if done else None

@@ -1,0 +1,93 @@
+"""From layers of recipe values to the recipe of one `train`: inheritance, defaults from the data, conflicts."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from ppdgrow.config.load import Layer, Resolved, resolve
+from ppdgrow.config.schema import NOT_INHERITED, Recipe, flatten
+from ppdgrow.data import resolve_defaults
+from ppdgrow.errors import ConfigError
+from ppdgrow.experiment.setting import Parent, inherited_values
+
+# Keys that say where a run finds things, not what it computes.
+NOT_IDENTITY = ("data.directory",)
+
+
+def resolve_training(parent: Parent | None, layers: Sequence[Layer]) -> Resolved:
+    """The recipe of a `train` command: defaults < checkpoint < the given layers, then the data's defaults.
+
+    Raises:
+        ConfigError: a bad key or value, or a model key that contradicts the checkpoint.
+    """
+    inherited = [] if parent is None else [Layer("checkpoint", inherited_values(parent, NOT_INHERITED))]
+    resolved = resolve([*inherited, *layers])
+    task, tokenizer = resolve_defaults(resolved.recipe.data)
+    missing = {}
+    if resolved.recipe.model.task is None:
+        missing["model.task"] = task
+    if resolved.recipe.data.tokenizer is None and tokenizer is not None:
+        missing["data.tokenizer"] = tokenizer
+    if missing:
+        resolved = resolved.replace(missing, "from the data")
+    if parent is not None:
+        _refuse_contradictions(parent, resolved)
+    return resolved
+
+
+def _refuse_contradictions(parent: Parent, resolved: Resolved) -> None:
+    recorded = flatten(parent.recipe.model_dump())
+    asked = flatten(resolved.recipe.model_dump())
+    for key, value in asked.items():
+        if not key.startswith("model.") and key not in ("data.tokenizer", "data.sequence_length"):
+            continue
+        grown = key == "model.layers" and value == parent.checkpoint.architecture.num_layers
+        if value != recorded[key] and not grown:
+            raise ConfigError(
+                f"{key} is {value!r} ({resolved.sources[key]}), but the checkpoint {str(parent.folder)!r} has "
+                f"{recorded[key]!r}: leave it out, or train a new model without a checkpoint"
+            )
+
+
+def differing_keys(recorded: Recipe, asked: Recipe) -> list[str]:
+    """Keys in which two recipes are different runs, each as `key: recorded -> asked`.
+
+    A precision of `auto` agrees with whatever it was resolved to.
+    """
+    old, new = flatten(recorded.model_dump()), flatten(asked.model_dump())
+    return [
+        f"{key}: {old[key]} -> {new[key]}"
+        for key in old
+        if old[key] != new[key] and key not in NOT_IDENTITY and not (key == "train.precision" and new[key] == "auto")
+    ]
+
+
+def default_folder(parent: Parent | None, recipe: Recipe) -> Path:
+    """The output folder of a `train` without `--out`: named after the parent or the recipe.
+
+    The name ends in a digest of the recipe, so that a repeated command finds its own folder and another one
+    never does.
+    """
+    identity = {key: value for key, value in flatten(recipe.model_dump()).items() if key not in NOT_IDENTITY}
+    digest = digest_of(identity)
+    if parent is not None:
+        step = "" if parent.folder == _newest(parent) else f"-step{parent.step}"
+        return parent.run.path.parent / f"{parent.run.path.name}{step}-trained-{digest}"
+    model = recipe.model
+    name = Path(recipe.data.name).stem if "/" in recipe.data.name else recipe.data.name
+    return Path("runs") / f"{name}-{model.family}-{model.stream}-{model.layers}-{digest}"
+
+
+def digest_of(values: dict[str, Any]) -> str:
+    """A short stable digest of plain values, for folder names. Paths of parents do not count."""
+    counted = {key: value for key, value in values.items() if key != "parent"}
+    return hashlib.sha256(json.dumps(counted, sort_keys=True).encode()).hexdigest()[:8]
+
+
+def _newest(parent: Parent) -> Path | None:
+    checkpoints = parent.run.checkpoints()
+    return checkpoints[-1] if checkpoints else None

@@ -1,0 +1,109 @@
+"""What a training run leaves behind and shows: metrics lines, checkpoints, progress, and the closing document."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from ppdgrow.accounting import count_parameters
+from ppdgrow.checkpoint import (
+    Checkpoint,
+    RunFolder,
+    append_jsonl,
+    manifest_digest,
+    read_config,
+    read_jsonl,
+    read_state,
+    write_checkpoint,
+)
+from ppdgrow.config.architecture import Architecture
+from ppdgrow.config.state import DataIdentity, Environment, TrainerState
+from ppdgrow.console import Narrator, ProgressBar
+from ppdgrow.engine.device import rng_state
+from ppdgrow.engine.loop import Engine
+
+TRAIN_LOSS_STEPS = 50
+
+
+@dataclass
+class Recorder:
+    """The engine's listener: writes into a run folder, and moves the bar."""
+
+    run: RunFolder
+    architecture: Architecture
+    environment: Environment
+    identity: Callable[[], DataIdentity]
+    tokenizer: str | None
+    keep: int
+    first: int
+    last: int
+    narrator: Narrator
+    bar: ProgressBar
+    engine: Engine
+    validation_loss: float | None = field(default=None, init=False)
+
+    def lines(self, lines: Sequence[dict[str, Any]]) -> None:
+        """Append metrics; evaluated steps are also told where there is no live display."""
+        append_jsonl(self.run.metrics_path, lines)
+        for line in lines:
+            if "validation" in line:
+                self.validation_loss = line["validation"]["loss"]
+                self.narrator.milestone(
+                    f"step {line['step']}/{self.last}  train loss {line['train_loss']:.4f}  "
+                    f"val loss {self.validation_loss:.4f}  lr {line['lr']:.1e}  {line['timing']['seconds']:.0f} s"
+                )
+
+    def save(self) -> None:
+        """Write a checkpoint of the engine's step and prune older ones."""
+        engine = self.engine
+        recent = [line["train_loss"] for line in read_jsonl(self.run.metrics_path)[-TRAIN_LOSS_STEPS:]]
+        state = TrainerState(
+            step=engine.step,
+            lr_factor=engine.lr_factor,
+            ledger=engine.ledger,
+            validation=engine.validation,
+            train_loss=sum(recent) / len(recent) if recent else None,
+            data=self.identity(),
+            environment=self.environment,
+        )
+        checkpoint = Checkpoint(
+            architecture=self.architecture,
+            tensors={name: tensor.detach().cpu() for name, tensor in engine.model.state_dict().items()},
+            moments=engine.optimizer.moments(),
+            rng=rng_state(engine.device),
+            state=state,
+            tokenizer=self.tokenizer,
+        )
+        write_checkpoint(self.run.checkpoint_path(engine.step), checkpoint)
+        self.run.prune(self.keep, protect=set())
+
+    def progress(self, step: int, latest: dict[str, Any]) -> None:
+        """Move the bar."""
+        self.bar.update(
+            step - self.first,
+            loss=latest["train_loss"],
+            val=self.validation_loss,
+            lr=latest["lr"],
+            tokens=self.engine.ledger.tokens,
+        )
+
+
+def train_document(run: RunFolder, folder: Path) -> dict[str, Any]:
+    """The JSON of `train`, read from a finished run: a rerun prints the same document again."""
+    state = read_state(folder)
+    return {
+        "schema": 1,
+        "run": run.path.as_posix(),
+        "checkpoint": folder.as_posix(),
+        "checkpoint_sha256": manifest_digest(folder),
+        "step": state.step,
+        "parameters": count_parameters(read_config(folder)),
+        "train_loss": state.train_loss,
+        "validation": None if state.validation is None else state.validation.model_dump(),
+        "seconds": state.ledger.seconds,
+        "flops": state.ledger.flops,
+        "tokens": state.ledger.tokens,
+        "growth": [event for event in read_jsonl(run.growth_path) if event.get("event") in ("grow", "remove")],
+    }

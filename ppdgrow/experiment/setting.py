@@ -1,0 +1,158 @@
+"""What every operation on a checkpoint needs: the run it lies in, its recipe, its data, its model on a device."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import nn
+
+from ppdgrow.checkpoint import Checkpoint, RunFolder, locate_checkpoint, manifest_digest, read_checkpoint, read_jsonl
+from ppdgrow.config.load import Layer, Resolved, read_yaml, resolve
+from ppdgrow.config.schema import DataConfig, Recipe, Task
+from ppdgrow.config.state import Validation
+from ppdgrow.data import Dataset, open_dataset
+from ppdgrow.engine.device import Precision, resolve_device
+from ppdgrow.engine.evaluate import BatchLike, Evaluation, evaluate
+from ppdgrow.errors import ConfigError, InvalidInputError
+
+
+@dataclass(frozen=True)
+class Parent:
+    """A checkpoint with the run that it lies in."""
+
+    run: RunFolder
+    folder: Path
+    checkpoint: Checkpoint
+    recipe: Recipe
+    recipe_values: dict[str, Any]
+    digest: str
+
+    @property
+    def step(self) -> int:
+        """Optimizer steps that the checkpoint has behind it."""
+        return self.checkpoint.state.step
+
+    def lineage(self) -> list[dict[str, Any]]:
+        """The events of `growth.jsonl` up to the checkpoint's step."""
+        return [event for event in read_jsonl(self.run.growth_path) if event.get("step", 0) <= self.step]
+
+    def metrics(self) -> list[dict[str, Any]]:
+        """The lines of `metrics.jsonl` up to the checkpoint's step."""
+        return [line for line in read_jsonl(self.run.metrics_path) if line.get("step", 0) <= self.step]
+
+    def used_ids(self) -> frozenset[str]:
+        """Block ids that some ancestor had, whether or not they are still there."""
+        return frozenset(
+            block_id
+            for event in self.lineage()
+            for block_id in event.get("ids", [])
+            if isinstance(block_id, str) and block_id[:1] in ("l", "p") and block_id[1:].isdigit()
+        )
+
+
+def load_parent(path: Path, *, optimizer: bool = True) -> Parent:
+    """Read and verify the checkpoint that `path` names, a run folder or a checkpoint in one.
+
+    Raises:
+        InvalidInputError: it is missing, cut off or altered, or the run's recipe is.
+    """
+    run, folder = locate_checkpoint(path)
+    if not run.recipe_path.is_file():
+        raise InvalidInputError(
+            f"{str(run.recipe_path)!r} is missing: a run folder has a recipe.yaml; copy the whole run folder"
+        )
+    try:
+        values = read_yaml(run.recipe_path)
+        recipe = resolve([Layer("checkpoint", values)]).recipe
+    except ConfigError as error:
+        raise InvalidInputError(f"{str(run.recipe_path)!r} is not a valid recipe: {error}") from None
+    checkpoint = read_checkpoint(folder, optimizer=optimizer)
+    return Parent(run, folder, checkpoint, recipe, values, manifest_digest(folder))
+
+
+@dataclass(frozen=True)
+class Setting:
+    """Where and on what a model is run: device, precision, data."""
+
+    device: torch.device
+    precision: Precision
+    dataset: Dataset
+    recipe: Recipe
+
+    def evaluation(self, split: str = "validation") -> Sequence[BatchLike]:
+        """The fixed batches of a split, by the recipe's batch size and `eval_batches`."""
+        train = self.recipe.train
+        return list(
+            self.dataset.evaluation(
+                split, batch_size=train.batch_size, num_batches=train.eval_batches, device=self.device
+            )
+        )
+
+    def evaluate(self, model: nn.Module, batches: Sequence[BatchLike]) -> Evaluation:
+        """Per-example losses on fixed batches."""
+        return evaluate(model, batches, device=self.device, precision=self.precision)
+
+    def figures(self, evaluation: Evaluation, split: str = "validation") -> Validation:
+        """Reported figures of an evaluation."""
+        return evaluation.figures(self.dataset.bytes_per_token(split), tokens=self.recipe.model.task != "classify")
+
+
+def task_of(recipe: Recipe) -> Task:
+    """The task of a recipe whose defaults from the data are filled in."""
+    if recipe.model.task is None:
+        raise ConfigError("model.task is not set: expected one of lm, mlm, classify")
+    return recipe.model.task
+
+
+def with_directory(data: DataConfig, directory: Path | None) -> DataConfig:
+    """The data section with `--data-dir` in place of its own directory, if one is given."""
+    return data if directory is None else data.model_copy(update={"directory": str(directory)})
+
+
+def checkpoint_setting(parent: Parent, *, device: str, precision: str | None, data_dir: Path | None) -> Setting:
+    """The setting in which a checkpoint was trained, with the overrides of `grow` and `probe`.
+
+    Raises:
+        ConfigError: the device is not there.
+        InvalidInputError: the data is not there, or is not what the checkpoint was built for.
+    """
+    recipe = parent.recipe
+    dataset = open_dataset(with_directory(recipe.data, data_dir), task_of(recipe), parent.checkpoint.tokenizer)
+    check_input(dataset, parent)
+    chosen: Precision = parent.checkpoint.state.environment.precision
+    if precision in ("fp32", "bf16"):
+        chosen = "bf16" if precision == "bf16" else "fp32"
+    return Setting(resolve_device(device), chosen, dataset, recipe)
+
+
+def check_input(dataset: Dataset, parent: Parent) -> None:
+    """The data has the vocabulary, length or image size that the checkpoint was built for.
+
+    Raises:
+        ConfigError: it has not; the message names both.
+    """
+    found = dataset.input_spec(parent.recipe.model.patch_size)
+    expected = parent.checkpoint.architecture.input
+    if found != expected:
+        raise ConfigError(
+            f"the data gives {_describe(found)}, but {str(parent.folder)!r} was built for {_describe(expected)}: "
+            "use the data and tokenizer of the checkpoint, or train a new model"
+        )
+
+
+def _describe(spec: Any) -> str:
+    return ", ".join(f"{key} {value}" for key, value in spec.model_dump().items())
+
+
+def inherited_values(parent: Parent, not_inherited: Sequence[str]) -> dict[str, Any]:
+    """Recipe values that a checkpoint hands on to `train CKPT`."""
+    return {key: value for key, value in parent.recipe_values.items() if key not in not_inherited}
+
+
+def resolved_recipe(run: RunFolder) -> Resolved:
+    """The recipe that a run folder holds."""
+    return resolve([Layer("run", read_yaml(run.recipe_path))])

@@ -1,0 +1,276 @@
+"""The training loop on a planted task: what is applied, what is not, what it reports, and where it stops."""
+
+from __future__ import annotations
+
+import signal
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor
+
+from ppdgrow.config.architecture import Architecture, BlockSpec, TokenInput, new_architecture
+from ppdgrow.config.schema import ModelConfig, TrainConfig
+from ppdgrow.config.state import Ledger
+from ppdgrow.engine.evaluate import evaluate
+from ppdgrow.engine.loop import Engine
+from ppdgrow.engine.movement import MovementCheck
+from ppdgrow.engine.signals import StopFlag
+from ppdgrow.errors import CheckFailedError, DivergedError, InterruptedRunError
+from ppdgrow.nn.init import initial_tensors
+from ppdgrow.nn.model import Transformer, build_model
+from ppdgrow.optim.adamw import NamedAdamW
+from ppdgrow.optim.schedule import make_schedule
+from ppdgrow.seeding import generator
+
+CPU = torch.device("cpu")
+VOCABULARY, LENGTH, BATCH = 7, 5, 4
+
+
+@dataclass(frozen=True)
+class ToyBatch:
+    inputs: Tensor
+    targets: Tensor
+
+
+class Counting:
+    """The planted task: the next token is the last one plus one."""
+
+    def at(self, step: int) -> ToyBatch:
+        start = torch.randint(VOCABULARY, (BATCH, 1), generator=generator("toy", step))
+        tokens = (start + torch.arange(LENGTH + 1)) % VOCABULARY
+        return ToyBatch(tokens[:, :-1], tokens[:, 1:])
+
+
+@dataclass
+class Log:
+    """A listener that remembers."""
+
+    engine: Engine | None = None
+    metrics: list[dict[str, Any]] = field(default_factory=list)
+    saved: list[int] = field(default_factory=list)
+
+    def lines(self, lines: Sequence[dict[str, Any]]) -> None:
+        self.metrics += lines
+
+    def save(self) -> None:
+        assert self.engine is not None
+        self.saved.append(self.engine.step)
+
+    def progress(self, step: int, latest: dict[str, Any]) -> None:
+        assert latest["step"] == step
+
+
+def architecture(pair: bool = False) -> Architecture:
+    config = ModelConfig(layers=2, width=16, heads=2)
+    arch = new_architecture(config, "lm", TokenInput(vocabulary_size=VOCABULARY, sequence_length=LENGTH))
+    spec = BlockSpec(id="p1", type="pair", kind="ffn", state="untied", born=1)
+    return arch.with_blocks((*arch.blocks, spec)) if pair else arch
+
+
+def engine_of(model: Transformer, steps: int = 40, **changes: Any) -> tuple[Engine, Log]:
+    config = TrainConfig(steps=steps, batch_size=BATCH, lr=1e-2, warmup_steps=4, eval_every=15, save_every=12)
+    config = config.model_copy(update=changes)
+    new = frozenset(name for name, _ in model.named_parameters() if name.startswith("blocks.p1"))
+    schedule, _ = make_schedule(config, first=0, last=steps, initial=0.0)
+    engine = Engine(
+        model,
+        NamedAdamW(model, config, new),
+        schedule,
+        new_factor=lambda step: config.pair_lr,
+        batches=Counting(),
+        evaluation=[Counting().at(-1)],
+        figures=lambda evaluation: evaluation.figures(None, tokens=True),
+        config=config,
+        device=CPU,
+        precision="fp32",
+        step=0,
+        ledger=Ledger(),
+        tokens_per_step=BATCH * LENGTH,
+        flops_per_step=10,
+        stop=StopFlag(),
+    )
+    return engine, Log(engine)
+
+
+def new_model(pair: bool = False) -> Transformer:
+    arch = architecture(pair)
+    return build_model(arch, initial_tensors(arch, 0), CPU)
+
+
+def weights(model: Transformer) -> dict[str, Tensor]:
+    return {name: tensor.clone() for name, tensor in model.state_dict().items()}
+
+
+def same(x: dict[str, Tensor], y: dict[str, Tensor]) -> bool:
+    return all(torch.equal(x[name], y[name]) for name in x)
+
+
+def test_it_learns_and_reports_every_step_once() -> None:
+    engine, log = engine_of(new_model())
+    engine.run(40, log)
+    assert [line["step"] for line in log.metrics] == list(range(1, 41))
+    assert log.metrics[-1]["train_loss"] < 0.5 * log.metrics[0]["train_loss"]
+    assert [line["step"] for line in log.metrics if "validation" in line] == [15, 30, 40]
+    assert log.saved == [12, 24, 36, 40]
+    assert log.metrics[-1]["tokens"] == 40 * BATCH * LENGTH
+    assert log.metrics[-1]["flops"] == 400
+    assert all(line["lr"] > 0 for line in log.metrics)
+
+
+def test_old_and_new_parameters_are_clipped_and_logged_apart() -> None:
+    model = new_model(pair=True)
+    engine, log = engine_of(model, clip_norm=1e-3)
+    engine.run(2, log)
+    assert all("grad_norm_new" in line for line in log.metrics)
+    batch = Counting().at(9)
+    torch.nn.functional.cross_entropy(model(batch.inputs).flatten(0, 1), batch.targets.flatten()).backward()
+    engine.optimizer.clip()
+    for members in (engine.optimizer.old, engine.optimizer.new):
+        norm = torch.nn.utils.get_total_norm([p.grad for p in members.values() if p.grad is not None])
+        assert float(norm) == pytest.approx(1e-3, rel=1e-3)
+
+
+class PoisonAt(Counting):
+    """From one step on the model's outputs, and so the loss and every gradient, are NaN."""
+
+    def __init__(self, model: Transformer, step: int) -> None:
+        self.step, self.factor = step, 1.0
+        model.register_forward_hook(lambda module, args, output: output * self.factor)
+
+    def at(self, step: int) -> ToyBatch:
+        self.factor = 1.0 if step < self.step else torch.nan
+        return super().at(step)
+
+
+def test_a_non_finite_loss_is_never_applied() -> None:
+    """Poison at step 7, flushed at step 10: weights and moments are those after step 6."""
+    good, _ = engine_of(new_model())
+    good.run(6, Log(good))
+    engine, log = engine_of(new_model())
+    engine.batches = PoisonAt(engine.model, 7)  # type: ignore[arg-type]
+    with pytest.raises(DivergedError, match="diverged at step 7: the loss is nan"):
+        engine.run(40, log)
+    assert same(weights(engine.model), weights(good.model))  # type: ignore[arg-type]
+    found, expected = engine.optimizer.moments(), good.optimizer.moments()
+    assert all(torch.equal(found[name][key], expected[name][key]) for name in expected for key in expected[name])
+    assert engine.step == 6
+    assert log.saved == [6]
+    assert [line["step"] for line in log.metrics] == [1, 2, 3, 4, 5, 6]
+
+
+def test_control_without_suppression_the_weights_are_lost() -> None:
+    engine, log = engine_of(new_model())
+    engine.batches = PoisonAt(engine.model, 7)  # type: ignore[arg-type]
+    apply = engine.optimizer.step
+    engine.optimizer.step = lambda suppressed: apply(torch.zeros(()))  # type: ignore[method-assign]
+    with pytest.raises(DivergedError):
+        engine.run(40, log)
+    assert not all(bool(tensor.isfinite().all()) for tensor in weights(engine.model).values())  # type: ignore[arg-type]
+
+
+def test_a_signal_stops_after_the_step_with_its_state_saved() -> None:
+    engine, log = engine_of(new_model())
+
+    class Interrupting(Counting):
+        def at(self, step: int) -> ToyBatch:
+            if step == 5:
+                engine.stop.handle(signal.SIGTERM, None)
+            return super().at(step)
+
+    engine.batches = Interrupting()
+    with pytest.raises(InterruptedRunError, match="interrupted at step 5") as caught:
+        engine.run(40, log)
+    assert caught.value.exit_code == 143
+    assert log.saved == [5]
+    assert [line["step"] for line in log.metrics] == [1, 2, 3, 4, 5]
+
+
+def test_a_signal_inside_evaluation_saves_the_step_and_the_evaluation_is_made_up_for() -> None:
+    whole, whole_log = engine_of(new_model())
+    whole.run(20, whole_log)
+    engine, log = engine_of(new_model())
+
+    class Interrupting(list[ToyBatch]):
+        def __iter__(self):  # type: ignore[no-untyped-def]
+            engine.stop.handle(signal.SIGINT, None)
+            yield Counting().at(-1)
+
+    engine.evaluation = Interrupting()
+    with pytest.raises(InterruptedRunError, match="interrupted at step 15") as caught:
+        engine.run(20, log)
+    assert caught.value.exit_code == 130
+    assert log.saved == [12, 15]
+    unfinished = log.metrics.pop()
+    assert "validation" not in unfinished
+    engine.evaluation, engine.stop = [Counting().at(-1)], StopFlag()
+    engine.run(20, log, unfinished=unfinished)
+
+    def untimed(lines: list[dict[str, Any]]) -> list[dict[str, Any]]:
+        return [{key: value for key, value in line.items() if key != "timing"} for line in lines]
+
+    assert untimed(log.metrics) == untimed(whole_log.metrics)
+    assert same(weights(engine.model), weights(whole.model))  # type: ignore[arg-type]
+
+
+def test_a_parameter_without_gradient_fails_the_check() -> None:
+    model = new_model(pair=True)
+    model.register_parameter("forgotten", torch.nn.Parameter(torch.zeros(3)))
+    engine, log = engine_of(model)
+    with pytest.raises(CheckFailedError, match="'forgotten' gets no gradient"):
+        engine.run(5, log)
+
+
+def test_a_parameter_that_does_not_move_fails_the_check() -> None:
+    model = new_model()
+    unused = torch.nn.Parameter(torch.zeros(3))
+    model.register_parameter("unused", unused)
+    model.register_forward_hook(lambda module, args, output: output + 0.0 * unused.sum())
+    engine, log = engine_of(model)
+    with pytest.raises(CheckFailedError, match="'unused' did not move"):
+        engine.run(5, log)
+
+
+def test_a_parameter_outside_the_optimizer_fails_the_check() -> None:
+    model = new_model()
+    optimizer = NamedAdamW(model, TrainConfig(), frozenset())
+    model.register_parameter("late", torch.nn.Parameter(torch.zeros(3)))
+    with pytest.raises(CheckFailedError, match="'late' is in 0 optimizer groups"):
+        MovementCheck(model, optimizer)
+
+
+def test_the_pair_rate_moves_new_parameters_only() -> None:
+    """With pair_lr 0 the new parameters stand still while the old ones train."""
+    model = new_model(pair=True)
+    before = weights(model)
+    engine, log = engine_of(model, pair_lr=0.0)
+    engine.run(3, log)
+    for name, tensor in weights(model).items():
+        assert torch.equal(tensor, before[name]) == name.startswith("blocks.p1"), name
+
+
+def test_optimizer_state_goes_in_and_out_by_name() -> None:
+    engine, log = engine_of(new_model(), steps=20)
+    engine.run(20, log)
+    other = NamedAdamW(engine.model, TrainConfig(), frozenset())
+    other.load_moments(engine.optimizer.moments())
+    found, expected = other.moments(), engine.optimizer.moments()
+    assert found.keys() == expected.keys() == {name for name, _ in engine.model.named_parameters()}
+    assert all(torch.equal(found[name][key], expected[name][key]) for name in expected for key in expected[name])
+
+
+def test_evaluation_is_per_example_and_leaves_the_model_in_training_mode() -> None:
+    model = new_model()
+    model.train()
+    batches = [Counting().at(1), Counting().at(2)]
+    result = evaluate(model, batches, device=CPU, precision="fp32")
+    assert model.training
+    assert result.losses.shape == (2 * BATCH,)
+    assert result.counts.tolist() == [LENGTH] * 2 * BATCH
+    with torch.no_grad():
+        expected = torch.stack(
+            [torch.nn.functional.cross_entropy(model(b.inputs).flatten(0, 1), b.targets.flatten()) for b in batches]
+        ).mean()
+    assert result.loss == pytest.approx(float(expected), rel=1e-6)
