@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -11,9 +10,8 @@ import torch
 
 
 @pytest.fixture(autouse=True, scope="session")
-def _one_thread() -> Iterator[None]:
+def _one_thread() -> None:
     torch.set_num_threads(1)
-    yield
 
 
 @pytest.fixture(scope="session")

@@ -7,7 +7,7 @@ from typing import NoReturn
 
 import typer
 
-from ppdgrow.cli import grow, probe, train
+from ppdgrow.cli import compare, grow, probe, train
 from ppdgrow.cli.app import add_command, new_app, run
 
 EXAMPLE = """
@@ -21,7 +21,7 @@ ppdgrow compare runs/baseline runs/grown-trained
 
 
 # The commands, in the order of the help: modules with a NAME, an EXAMPLE and a function `run`.
-COMMANDS = (train, grow, probe)
+COMMANDS = (train, grow, probe, compare)
 
 
 def build_app() -> typer.Typer:

@@ -140,7 +140,6 @@ def _tell(result: GrowResult, narrator: Narrator) -> None:
         places = ", ".join(map(str, event["positions"]))
         what = "pairs" if event["method"] == "pair" else f"layers by method {event['method']}"
         kinds = "/".join(dict.fromkeys(event["kinds"]))
-        source = f"; theta_0 {event['source_used']}" if event.get("source_used") else ""
         narrator.say(
             f"{len(event['ids'])} {kinds} {what} ({ids}) after blocks {places}; theta_0 {event['theta_0']}; "
             f"moments {event['moments']}"

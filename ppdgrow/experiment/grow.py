@@ -139,6 +139,7 @@ def _grow(parent: Parent, request: GrowRequest, narrator: Narrator) -> tuple[Che
         "positions": list(plan.positions),
         "ids": list(plan.ids),
         "source": growth.source,
+        "theta_0": plan.theta_0,
         "scale": growth.scale,
         "moments": growth.moments,
         "seed": seed,

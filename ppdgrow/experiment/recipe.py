@@ -27,7 +27,7 @@ def resolve_training(parent: Parent | None, layers: Sequence[Layer]) -> Resolved
     inherited = [] if parent is None else [Layer("checkpoint", inherited_values(parent, NOT_INHERITED))]
     resolved = resolve([*inherited, *layers])
     task, tokenizer = resolve_defaults(resolved.recipe.data)
-    missing = {}
+    missing: dict[str, Any] = {}
     if resolved.recipe.model.task is None:
         missing["model.task"] = task
     if resolved.recipe.data.tokenizer is None and tokenizer is not None:

@@ -14,7 +14,7 @@ from ppdgrow.checkpoint import Checkpoint, RunFolder, locate_checkpoint, manifes
 from ppdgrow.config.load import Layer, Resolved, read_yaml, resolve
 from ppdgrow.config.schema import DataConfig, Recipe, Task
 from ppdgrow.config.state import Validation
-from ppdgrow.data import Dataset, open_dataset
+from ppdgrow.data import Dataset, Split, open_dataset
 from ppdgrow.engine.device import Precision, resolve_device
 from ppdgrow.engine.evaluate import BatchLike, Evaluation, evaluate
 from ppdgrow.errors import ConfigError, InvalidInputError
@@ -83,7 +83,7 @@ class Setting:
     dataset: Dataset
     recipe: Recipe
 
-    def evaluation(self, split: str = "validation") -> Sequence[BatchLike]:
+    def evaluation(self, split: Split = "validation") -> Sequence[BatchLike]:
         """The fixed batches of a split, by the recipe's batch size and `eval_batches`."""
         train = self.recipe.train
         return list(
@@ -96,7 +96,7 @@ class Setting:
         """Per-example losses on fixed batches."""
         return evaluate(model, batches, device=self.device, precision=self.precision)
 
-    def figures(self, evaluation: Evaluation, split: str = "validation") -> Validation:
+    def figures(self, evaluation: Evaluation, split: Split = "validation") -> Validation:
         """Reported figures of an evaluation."""
         return evaluation.figures(self.dataset.bytes_per_token(split), tokens=self.recipe.model.task != "classify")
 

@@ -55,6 +55,17 @@ class GrowthPlan:
     positions: tuple[int, ...]
     notes: tuple[str, ...] = ()
 
+    @property
+    def theta_0(self) -> str:
+        """How the new tensors are made, in words: copied, sliced, drawn, zeroed, or several of these."""
+        return " and ".join(sorted({_in_a_word(origin) for origin in self.origins}))
+
+
+def _in_a_word(origin: Origin) -> str:
+    if origin.how == "copy":
+        return "sliced" if origin.cut else "copied"
+    return "drawn at random" if origin.how == "random" else "zeroed"
+
 
 def plan_growth(
     architecture: Architecture,

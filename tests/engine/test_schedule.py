@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import itertools
+
 import pytest
 
 from ppdgrow.config.schema import TrainConfig
@@ -30,7 +32,7 @@ def test_wsd_rises_stays_and_decays_to_nearly_nothing() -> None:
     assert values[0] == pytest.approx(0.01)
     assert values[99:700] == [1.0] * 601
     assert values[-1] == pytest.approx(1 / 301)
-    assert all(later < earlier for earlier, later in zip(values[700:], values[701:], strict=False))
+    assert all(later < earlier for earlier, later in itertools.pairwise(values[700:]))
 
 
 def test_cosine_is_half_in_the_middle() -> None:
