@@ -84,7 +84,11 @@ def new_folder(path: Path) -> Iterator[Path]:
             if path.is_dir() and not path.is_symlink():
                 doomed = Path(tempfile.mkdtemp(prefix=TEMPORARY_PREFIX, dir=path.parent))
                 path.replace(doomed)
-                temporary.replace(path)
+                try:
+                    temporary.replace(path)
+                except BaseException:
+                    doomed.replace(path)
+                    raise
                 shutil.rmtree(doomed, ignore_errors=True)
             else:
                 temporary.replace(path)

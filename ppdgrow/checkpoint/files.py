@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import json
 import re
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -22,8 +24,7 @@ def invalid(path: Path, found: str) -> InvalidInputError:
 def plain_file(folder: Path, name: str) -> Path:
     """The file `name` directly in `folder`, if it is a regular file that stays in the folder's tree.
 
-    A symlink is followed only inside the same tree, as hub caches have it: `snapshots/REV/file` may point to
-    `../../blobs/..`, so the tree is the folder's grandparent.
+    A symlink is followed only inside the same tree, see `tree_of`.
 
     Raises:
         InvalidInputError: the name is not plain, the file is missing, or a link leads out of the tree.
@@ -31,13 +32,34 @@ def plain_file(folder: Path, name: str) -> Path:
     if not PLAIN_NAME.fullmatch(name):
         raise invalid(folder, f"file name {name!r} is not plain (letters, digits, '.', '_' and '-' only)")
     path = folder / name
-    if path.is_symlink():
-        tree = folder.resolve().parent.parent
-        if not path.resolve().is_relative_to(tree):
+    with readable(path):
+        if not path.is_file():
+            raise invalid(path, "missing or not a file")
+        if path.is_symlink() and not path.resolve().is_relative_to(tree_of(folder)):
             raise invalid(path, "a symlink that leads out of the checkpoint's own tree")
-    if not path.is_file():
-        raise invalid(path, "missing or not a file")
     return path
+
+
+def tree_of(folder: Path) -> Path:
+    """The folder that links of a checkpoint may not leave.
+
+    In a hub cache, where `snapshots/REV/.../file` points into `blobs`, it is the repository's folder; for
+    RUN/checkpoints/step-N it is RUN; elsewhere the checkpoint's own folder.
+    """
+    folder = folder.resolve()
+    for parent in folder.parents:
+        if parent.name == "snapshots" and (parent.parent / "blobs").is_dir():
+            return parent.parent
+    return folder.parent.parent if folder.parent.name == "checkpoints" else folder
+
+
+@contextmanager
+def readable(path: Path) -> Iterator[None]:
+    """Turn an `OSError` of a read into the one-line error for that file."""
+    try:
+        yield
+    except OSError as error:
+        raise invalid(path, f"cannot be read ({error.strerror or error})") from None
 
 
 def read_json(path: Path) -> Any:
@@ -46,21 +68,29 @@ def read_json(path: Path) -> Any:
     Raises:
         InvalidInputError: it is none of that.
     """
-    try:
+    with readable(path):
         size = path.stat().st_size
         if size > MAX_JSON_BYTES:
             raise invalid(path, f"{size} bytes, expected at most {MAX_JSON_BYTES}")
-        text = path.read_text(encoding="utf-8")
-    except OSError as error:
-        raise invalid(path, error.strerror or "cannot be read") from None
-    except UnicodeDecodeError:
-        raise invalid(path, "not UTF-8 text") from None
+        data = path.read_bytes()
     try:
-        return json.loads(text, object_pairs_hook=_no_duplicates, parse_constant=_no_constant)
-    except RecursionError:
-        raise invalid(path, "nested too deeply") from None
+        return strict_json(data)
     except ValueError as error:
         raise invalid(path, f"not valid JSON ({error})") from None
+
+
+def strict_json(data: bytes) -> Any:
+    """Parse UTF-8 JSON without duplicate keys and without NaN.
+
+    Raises:
+        ValueError: it is none of that, or nested too deeply.
+    """
+    try:
+        return json.loads(data.decode("utf-8"), object_pairs_hook=_no_duplicates, parse_constant=_no_constant)
+    except UnicodeDecodeError:
+        raise ValueError("not UTF-8 text") from None
+    except RecursionError:
+        raise ValueError("nested too deeply") from None
 
 
 def _no_duplicates(pairs: list[tuple[str, Any]]) -> dict[str, Any]:

@@ -6,7 +6,6 @@ there is one, and manifest.json with the sha256 of each, written last: its prese
 
 from __future__ import annotations
 
-import hashlib
 import shutil
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -16,20 +15,27 @@ from typing import Any, TypeVar
 from pydantic import BaseModel, ValidationError
 from torch import Tensor
 
-from ppdgrow.atomic import new_folder, sha256_file
-from ppdgrow.checkpoint.files import invalid, json_text, plain_file, read_json
-from ppdgrow.checkpoint.shards import read_safetensors, read_weights, write_safetensors, write_weights
+from ppdgrow.atomic import new_folder, sha256_file, storage_errors
+from ppdgrow.checkpoint.files import invalid, json_text, plain_file, read_json, readable
+from ppdgrow.checkpoint.shards import (
+    INDEX,
+    SINGLE,
+    TRAINER_TENSORS,
+    read_safetensors,
+    read_weights,
+    tensor_names,
+    weight_layout,
+    write_safetensors,
+    write_weights,
+)
 from ppdgrow.config.architecture import Architecture
 from ppdgrow.config.state import TrainerState
-from ppdgrow.errors import InvalidInputError, StorageError
+from ppdgrow.errors import StorageError
 
-MANIFEST, CONFIG, STATE, TRAINER_TENSORS, TOKENIZER = (
-    "manifest.json",
-    "config.json",
-    "trainer_state.json",
-    "trainer_state.safetensors",
-    "tokenizer.json",
-)
+MANIFEST = "manifest.json"
+CONFIG = "config.json"
+STATE = "trainer_state.json"
+TOKENIZER = "tokenizer.json"
 FORMAT = 1
 SHARD_BYTES = 5_000_000_000
 MOMENT_KEYS = ("exp_avg", "exp_avg_sq", "step")
@@ -98,8 +104,9 @@ def _write_json(path: Path, document: Any) -> None:
 
 def _check_space(folder: Path, tensors: list[Tensor]) -> None:
     needed = sum(tensor.nbytes for tensor in tensors) + 2**20
-    existing = next(parent for parent in (folder, *folder.absolute().parents) if parent.exists())
-    free = shutil.disk_usage(existing).free
+    with storage_errors(folder):
+        existing = next(parent for parent in (folder, *folder.absolute().parents) if parent.exists())
+        free = shutil.disk_usage(existing).free
     if free < needed:
         raise StorageError(
             f"the checkpoint {str(folder)!r} needs {needed / 1e6:.1f} MB, but only {free / 1e6:.1f} MB are free: "
@@ -118,64 +125,93 @@ def read_checkpoint(folder: Path, *, optimizer: bool = True) -> Checkpoint:
         InvalidInputError: one line that names the file, what was found and what was expected.
     """
     verify(folder)
-    architecture, state = read_config(folder), read_state(folder)
-    tensors, used = read_weights(folder)
-    listed = _listed_files(folder)
-    for name in used:
-        if name not in listed:
-            raise invalid(folder / name, f"not listed in {MANIFEST}")
     moments: dict[str, dict[str, Tensor]] = {}
     rng: dict[str, Tensor] = {}
     if optimizer:
-        for key, tensor in read_safetensors(plain_file(folder, TRAINER_TENSORS)).items():
+        for key, tensor in read_safetensors(folder / TRAINER_TENSORS).items():
             kind, _, name = key.partition(".")
             if kind == "rng":
                 rng[name] = tensor
-            elif kind in MOMENT_KEYS and name in tensors:
-                moments.setdefault(name, {})[kind] = tensor
             else:
-                raise invalid(folder / TRAINER_TENSORS, f"unexpected tensor {key!r}")
-        for name, found in moments.items():
-            if len(found) != len(MOMENT_KEYS):
-                raise invalid(folder / TRAINER_TENSORS, f"incomplete optimizer state of {name!r}")
-    tokenizer = None
-    if TOKENIZER in listed:
-        tokenizer = plain_file(folder, TOKENIZER).read_bytes().decode("utf-8")
-    return Checkpoint(architecture, tensors, moments, rng, state, tokenizer)
+                moments.setdefault(name, {})[kind] = tensor
+    return Checkpoint(
+        read_config(folder), read_weights(folder), moments, rng, read_state(folder), _read_tokenizer(folder)
+    )
 
 
 def verify(folder: Path) -> None:
-    """Hold every file of a checkpoint against the manifest.
+    """Hold every file of a checkpoint against the manifest, and its content against the format.
+
+    All that `read_checkpoint` would refuse is refused here, without loading a tensor.
 
     Raises:
-        InvalidInputError: a file is missing, of another size, or has another sha256.
+        InvalidInputError: a file is missing, of another size, has another sha256, or is not what it should be.
     """
+    _verify_bytes(folder)
+    read_config(folder)
+    read_state(folder)
+    _read_tokenizer(folder)
+    listed = _listed_files(folder)
+    layout = weight_layout(folder)
+    for name in (*layout, *([] if SINGLE in layout else [INDEX])):
+        if name not in listed:
+            raise invalid(folder / name, f"not listed in {MANIFEST}")
+    weights = {name for names in layout.values() for name in names}
+    moments: dict[str, int] = {}
+    for key in tensor_names(folder / TRAINER_TENSORS):
+        kind, _, name = key.partition(".")
+        if kind in MOMENT_KEYS and name in weights:
+            moments[name] = moments.get(name, 0) + 1
+        elif kind != "rng":
+            raise invalid(folder / TRAINER_TENSORS, f"unexpected tensor {key!r}")
+    for name, count in moments.items():
+        if count != len(MOMENT_KEYS):
+            raise invalid(folder / TRAINER_TENSORS, f"incomplete optimizer state of {name!r}")
+
+
+def _verify_bytes(folder: Path) -> None:
     listed = _listed_files(folder)
     for required in (CONFIG, STATE, TRAINER_TENSORS):
         if required not in listed:
             raise invalid(folder / MANIFEST, f"{required} is not listed")
     for name, expected in listed.items():
         path = plain_file(folder, name)
-        size = path.stat().st_size
-        if size != expected["bytes"]:
-            raise invalid(path, f"{size} bytes, expected {expected['bytes']}: cut off or altered")
-        digest = sha256_file(path)
+        with readable(path):
+            size = path.stat().st_size
+            if size != expected["bytes"]:
+                raise invalid(path, f"{size} bytes, expected {expected['bytes']}: cut off or altered")
+            digest = sha256_file(path)
         if digest != expected["sha256"]:
             raise invalid(path, f"sha256 {digest[:12]}.., expected {expected['sha256'][:12]}..: altered")
 
 
 def _listed_files(folder: Path) -> dict[str, dict[str, Any]]:
-    if not (folder / MANIFEST).exists():
-        raise invalid(folder, f"no {MANIFEST}: not a whole checkpoint")
-    document = read_json(plain_file(folder, MANIFEST))
+    document = read_json(_manifest(folder))
     files = document.get("files") if isinstance(document, dict) else None
     if not isinstance(files, dict) or document.get("format") != FORMAT:
         raise invalid(folder / MANIFEST, f"expected format {FORMAT} with a list of files")
     for name, entry in files.items():
-        whole = isinstance(entry, dict) and isinstance(entry.get("sha256"), str) and isinstance(entry.get("bytes"), int)
-        if not whole:
+        if not (isinstance(entry, dict) and type(entry.get("sha256")) is str and type(entry.get("bytes")) is int):
             raise invalid(folder / MANIFEST, f"entry {name!r} has no sha256 and size")
     return files
+
+
+def _manifest(folder: Path) -> Path:
+    with readable(folder):
+        if not (folder / MANIFEST).exists():
+            raise invalid(folder, f"no {MANIFEST}: not a whole checkpoint")
+    return plain_file(folder, MANIFEST)
+
+
+def _read_tokenizer(folder: Path) -> str | None:
+    if TOKENIZER not in _listed_files(folder):
+        return None
+    path = plain_file(folder, TOKENIZER)
+    try:
+        with readable(path):
+            return path.read_bytes().decode("utf-8")
+    except UnicodeDecodeError:
+        raise invalid(path, "not UTF-8 text") from None
 
 
 def read_config(folder: Path) -> Architecture:
@@ -202,7 +238,7 @@ def _parse(model: type[_Model], path: Path, document: Any) -> _Model:
     except ValidationError as error:
         first = error.errors(include_url=False)[0]
         where = ".".join(map(str, first["loc"])) or "the document"
-        raise invalid(path, f"{where}: {first['msg']}") from None
+        raise invalid(path, ascii(f"{where}: {first['msg']}")[1:-1]) from None
 
 
 def manifest_digest(folder: Path) -> str:
@@ -211,7 +247,6 @@ def manifest_digest(folder: Path) -> str:
     Raises:
         InvalidInputError: there is no manifest.
     """
-    try:
-        return hashlib.sha256((folder / MANIFEST).read_bytes()).hexdigest()
-    except OSError:
-        raise InvalidInputError(f"{str(folder)!r}: no {MANIFEST}: not a whole checkpoint") from None
+    path = _manifest(folder)
+    with readable(path):
+        return sha256_file(path)

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from ppdgrow.atomic import storage_errors, write_file
+from ppdgrow.checkpoint.files import strict_json
 from ppdgrow.errors import InvalidInputError
 
 
@@ -27,8 +28,8 @@ def read_jsonl(path: Path) -> list[dict[str, Any]]:
     lines = []
     for number, line in enumerate(data[: data.rfind(b"\n") + 1].splitlines(), start=1):
         try:
-            document = json.loads(line)
-        except (ValueError, RecursionError):
+            document = strict_json(line)
+        except ValueError:
             document = None
         if not isinstance(document, dict):
             raise InvalidInputError(
@@ -65,7 +66,7 @@ def _cut_partial_line(file: Any) -> None:
 
 
 def truncate_jsonl(path: Path, step: int) -> None:
-    """Keep the lines up to and including a step, atomically.
+    """Keep the lines up to and including a step, atomically; an absent file stays absent.
 
     Raises:
         InvalidInputError: a line is not valid or has no step.
@@ -74,4 +75,5 @@ def truncate_jsonl(path: Path, step: int) -> None:
     lines = read_jsonl(path)
     if any(not isinstance(line.get("step"), int) for line in lines):
         raise InvalidInputError(f"{str(path)!r}: a line has no whole number 'step'; restore the file")
-    write_file(path, "".join(json.dumps(line) + "\n" for line in lines if line["step"] <= step))
+    if path.exists():
+        write_file(path, "".join(json.dumps(line) + "\n" for line in lines if line["step"] <= step))

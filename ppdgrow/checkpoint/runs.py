@@ -14,7 +14,7 @@ from ppdgrow.atomic import storage_errors, sweep_leftovers
 from ppdgrow.checkpoint.format import MANIFEST, verify
 from ppdgrow.errors import ConfigError, InvalidInputError
 
-STEP_NAME = re.compile(r"step-([0-9]{8,})")
+STEP_NAME = re.compile(r"step-([0-9]{8}|[1-9][0-9]{8,})")
 
 
 @dataclass(frozen=True)
@@ -53,7 +53,7 @@ class RunFolder:
         if not folder.is_dir():
             return []
         found = [entry for entry in folder.iterdir() if STEP_NAME.fullmatch(entry.name) and entry.is_dir()]
-        return sorted(found, key=lambda entry: int(entry.name.removeprefix("step-")))
+        return sorted(found, key=_step)
 
     def newest_valid(self, skipped: list[str] | None = None) -> Path | None:
         """The newest checkpoint that holds up against its manifest; why newer ones do not goes into `skipped`."""
@@ -70,13 +70,20 @@ class RunFolder:
     def prune(self, keep: int, protect: set[int]) -> None:
         """Remove all but the `keep` newest checkpoints and the protected steps.
 
-        Called after a checkpoint was written and verified by its writer, so the only valid one is never removed.
+        If none of the newest is valid, as after damage, the newest valid one is kept too.
+
+        Raises:
+            StorageError: the file system refused.
         """
-        for folder in self.checkpoints()[:-keep]:
-            if int(folder.name.removeprefix("step-")) not in protect:
-                # Without its manifest a folder that is only half removed is not mistaken for a checkpoint.
-                (folder / MANIFEST).unlink(missing_ok=True)
-                shutil.rmtree(folder, ignore_errors=True)
+        folders = self.checkpoints()
+        doomed = [folder for folder in folders[: max(0, len(folders) - keep)] if _step(folder) not in protect]
+        if not doomed:
+            return
+        spared = self.newest_valid()
+        for folder in doomed:
+            if folder != spared:
+                with storage_errors(folder):
+                    _remove(folder)
 
     def sweep(self) -> None:
         """Remove what killed processes left half-written."""
@@ -94,13 +101,27 @@ class RunFolder:
         with storage_errors(self.path):
             file = (self.path / ".lock").open("a")
         with file:
-            try:
-                fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            except BlockingIOError:
-                raise ConfigError(
-                    f"another process is writing {str(self.path)!r}: wait for it, or choose another --out"
-                ) from None
+            with storage_errors(self.path):
+                try:
+                    fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                except BlockingIOError:
+                    raise ConfigError(
+                        f"another process is writing {str(self.path)!r}: wait for it, or choose another --out"
+                    ) from None
             yield
+
+
+def _step(folder: Path) -> int:
+    return int(folder.name.removeprefix("step-"))
+
+
+def _remove(folder: Path) -> None:
+    if folder.is_symlink():
+        folder.unlink()
+        return
+    # Without its manifest a folder that is only half removed is not mistaken for a checkpoint.
+    (folder / MANIFEST).unlink(missing_ok=True)
+    shutil.rmtree(folder, ignore_errors=True)
 
 
 def locate_checkpoint(path: Path) -> tuple[RunFolder, Path]:
@@ -109,16 +130,28 @@ def locate_checkpoint(path: Path) -> tuple[RunFolder, Path]:
     Raises:
         InvalidInputError: there is no such folder, or it is neither.
     """
+    try:
+        return _locate(path)
+    except OSError as error:
+        raise InvalidInputError(
+            f"cannot read {str(path)!r} ({error.strerror or error}): expected a run folder or a checkpoint in one"
+        ) from None
+
+
+def _locate(path: Path) -> tuple[RunFolder, Path]:
     if not path.exists():
         raise InvalidInputError(f"{str(path)!r} does not exist: expected a run folder or a checkpoint in one")
     if not path.is_dir():
         raise InvalidInputError(f"{str(path)!r} is a file: expected a run folder or a checkpoint in one")
     if (path / MANIFEST).exists() or STEP_NAME.fullmatch(path.resolve().name):
-        return RunFolder(path.absolute().parent.parent if path.parent == Path() else path.parent.parent), path
+        # Only a path that spells out both folders above can be cut; "." and "../step-N" cannot.
+        spelled = len(path.parts) > 2 and ".." not in path.parts
+        return RunFolder((path if spelled else path.resolve()).parent.parent), path
     run = RunFolder(path)
     if not run.checkpoints():
+        found = "has no checkpoints" if any(path.iterdir()) else "has no checkpoints, it is empty"
         raise InvalidInputError(
-            f"{str(path)!r} has no checkpoints: expected a run folder (RUN/checkpoints/step-NNNNNNNN), "
+            f"{str(path)!r} {found}: expected a run folder (RUN/checkpoints/step-NNNNNNNN), "
             "as ppdgrow train and ppdgrow grow write it"
         )
     skipped: list[str] = []

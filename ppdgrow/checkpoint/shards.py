@@ -5,19 +5,27 @@ A tensor keeps its shard for life: growth puts new tensors into new shards, remo
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from pathlib import Path
 
-from safetensors import SafetensorError
+from safetensors import SafetensorError, safe_open
 from safetensors.torch import load_file, save_file
 from torch import Tensor
 
 from ppdgrow.atomic import follow_umask
-from ppdgrow.checkpoint.files import invalid, json_text, plain_file, read_json
+from ppdgrow.checkpoint.files import PLAIN_NAME, invalid, json_text, plain_file, read_json, strict_json
 
 SINGLE = "model.safetensors"
 INDEX = "model.safetensors.index.json"
 SHARD = "model-{:05d}.safetensors"
+TRAINER_TENSORS = "trainer_state.safetensors"
+
+
+def is_shard_name(name: str) -> bool:
+    """Whether a file of this name may hold weights beside an index."""
+    plain = PLAIN_NAME.fullmatch(name) is not None and name.endswith(".safetensors")
+    return plain and name != TRAINER_TENSORS
 
 
 def weight_files(folder: Path) -> dict[str, str]:
@@ -35,32 +43,55 @@ def weight_files(folder: Path) -> dict[str, str]:
     for name in set(mapping.values()):
         if not name.endswith(".safetensors"):
             raise invalid(folder / INDEX, f"shard {name!r} is not a .safetensors file")
+        if name == TRAINER_TENSORS:
+            raise invalid(folder / INDEX, f"{name!r} as a shard: it holds the optimizer's state")
         plain_file(folder, name)
     return mapping
 
 
-def read_weights(folder: Path) -> tuple[dict[str, Tensor], list[str]]:
-    """All weights of a checkpoint on the CPU, and the names of the files that they came from.
+def weight_layout(folder: Path) -> dict[str, list[str]]:
+    """The tensor names of each weight file of a checkpoint, from the headers alone.
 
     Raises:
         InvalidInputError: a file is missing, cut off or not safetensors, or a tensor is not where the index says.
     """
     mapping = weight_files(folder)
     if not mapping:
-        return read_safetensors(plain_file(folder, SINGLE)), [SINGLE]
+        return {SINGLE: tensor_names(plain_file(folder, SINGLE))}
     if (folder / SINGLE).exists():
         raise invalid(folder / SINGLE, f"both a single weight file and {INDEX}: which is meant is unclear")
-    tensors: dict[str, Tensor] = {}
-    names = sorted(set(mapping.values()))
-    for name in names:
-        for tensor, value in read_safetensors(folder / name).items():
+    layout = {name: tensor_names(plain_file(folder, name)) for name in sorted(set(mapping.values()))}
+    for name, tensors in layout.items():
+        for tensor in tensors:
             if mapping.get(tensor) != name:
                 raise invalid(folder / name, f"tensor {tensor!r} is not listed for this file in {INDEX}")
-            tensors[tensor] = value
-    missing = mapping.keys() - tensors.keys()
+    missing = mapping.keys() - {tensor for tensors in layout.values() for tensor in tensors}
     if missing:
         raise invalid(folder / INDEX, f"tensor {min(missing)!r} is listed but in no shard")
-    return tensors, [INDEX, *names]
+    return layout
+
+
+def read_weights(folder: Path) -> dict[str, Tensor]:
+    """All weights of a checkpoint on the CPU.
+
+    Raises:
+        InvalidInputError: see `weight_layout`.
+    """
+    return {name: tensor for file in weight_layout(folder) for name, tensor in read_safetensors(folder / file).items()}
+
+
+def tensor_names(path: Path) -> list[str]:
+    """The names in a safetensors file, from a header that fits the file's size and names nothing twice.
+
+    Raises:
+        InvalidInputError: it is not a whole safetensors file.
+    """
+    with _whole_safetensors(path), safe_open(path, framework="pt") as file:
+        names = list(file.keys())
+        with path.open("rb") as raw:
+            # The library keeps the last of two tensors with one name, silently.
+            strict_json(raw.read(int.from_bytes(raw.read(8), "little")))
+    return names
 
 
 def read_safetensors(path: Path) -> dict[str, Tensor]:
@@ -69,16 +100,31 @@ def read_safetensors(path: Path) -> dict[str, Tensor]:
     Raises:
         InvalidInputError: it is not a whole safetensors file.
     """
-    try:
+    with _whole_safetensors(path):
         return load_file(path)
-    except (SafetensorError, OSError, ValueError, KeyError) as error:
+
+
+@contextmanager
+def _whole_safetensors(path: Path) -> Iterator[None]:
+    try:
+        yield
+    except (SafetensorError, OSError, ValueError, KeyError, TypeError, RuntimeError) as error:
         reason = " ".join(str(error).split())
         raise invalid(path, f"not a whole safetensors file ({reason})") from None
 
 
 def write_safetensors(tensors: Mapping[str, Tensor], path: Path) -> None:
-    """Save one file with the mode that the umask asks for."""
-    save_file({name: tensor.contiguous() for name, tensor in tensors.items()}, path, metadata={"format": "pt"})
+    """Save one file with the mode that the umask asks for.
+
+    Raises:
+        OSError: the file system refused.
+    """
+    whole = {name: tensor.contiguous() for name, tensor in tensors.items()}
+    try:
+        save_file(whole, path, metadata={"format": "pt"})
+    except SafetensorError as error:
+        # The library wraps "no space left on device" and its like in an error of its own.
+        raise OSError(f"{path.name}: {' '.join(str(error).split())}") from error
     follow_umask(path)
 
 
@@ -92,7 +138,14 @@ def write_weights(
         folder: an existing folder.
         shard_bytes: a set of tensors larger than this is cut into several files.
         assignment: shard files of tensors that already have one.
+
+    Raises:
+        ValueError: the assignment names a file that is not a plain `*.safetensors`.
+        OSError: the file system refused.
     """
+    for file in set(assignment.values()):
+        if not is_shard_name(file):
+            raise ValueError(f"{file!r} cannot be a shard")
     size = sum(tensor.nbytes for tensor in tensors.values())
     if not assignment and size <= shard_bytes:
         write_safetensors(tensors, folder / SINGLE)

@@ -17,6 +17,7 @@ from torch import Tensor, nn
 from ppdgrow.config.state import Validation
 from ppdgrow.engine.device import Precision, autocast
 from ppdgrow.engine.signals import StopFlag, StoppedError
+from ppdgrow.errors import DivergedError
 
 NO_TARGET = -100
 
@@ -66,8 +67,13 @@ class Evaluation:
         Args:
             bytes_per_token: of the split, or None.
             tokens: whether a target is a token, so that a perplexity has a meaning.
+
+        Raises:
+            DivergedError: the loss is not finite.
         """
         loss = self.loss
+        if not math.isfinite(loss):
+            raise DivergedError(f"the validation loss is {loss}: the model has diverged; use an earlier checkpoint")
         # exp overflows near 709 nats; a loss that high has no perplexity worth a figure
         perplexity = math.exp(loss) if tokens and loss < 700 else None
         bits = loss / math.log(2) / bytes_per_token if bytes_per_token else None

@@ -5,6 +5,7 @@ The host never waits for the device within a step: losses and norms stay there u
 
 from __future__ import annotations
 
+import math
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
@@ -222,6 +223,9 @@ class Engine:
             listener.lines(lines)
             listener.save()
             self._raise_interrupted()
+        if not math.isfinite(evaluation.loss):
+            listener.lines(lines)
+            listener.save()
         figures = self.figures(evaluation)
         self._validation = self.step, figures
         return figures

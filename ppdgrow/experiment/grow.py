@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, NoReturn
 
 import torch
 
@@ -106,18 +106,13 @@ def grow(request: GrowRequest, narrator: Narrator) -> GrowResult:
     if repeated is not None:
         narrator.say(f"already done: {run.path} holds this result")
         return GrowResult(run, repeated)
-    measured = _measure(parent, child, request)
+    must_preserve = request.remove is None and request.growth.method in PRESERVING
+    measured = _measure(parent, child, request, must_preserve=must_preserve)
     event |= {
         "loss_before": None if measured.before is None else measured.before.loss,
         "loss_after": None if measured.after is None else measured.after.loss,
         "bit_exact": measured.bit_exact,
     }
-    if request.remove is None and request.growth.method in PRESERVING and not measured.bit_exact:
-        raise CheckFailedError(
-            f"the {request.growth.method} blocks {', '.join(event['ids'])} change the function of "
-            f"{str(parent.folder)!r} (loss {event['loss_before']} before, {event['loss_after']} after); nothing "
-            "was written. Its weights may be non-finite: look at them with ppdgrow probe"
-        )
     _write(parent, child, run, event, measured)
     return GrowResult(run, event)
 
@@ -212,8 +207,13 @@ def _repeated(run: RunFolder, parent: Parent, event: dict[str, Any]) -> dict[str
     return events[-1]
 
 
-def _measure(parent: Parent, child: Checkpoint, request: GrowRequest) -> Measured:
-    """Both models on the same inputs: validation batches, or with `--no-eval` one synthetic batch."""
+def _measure(parent: Parent, child: Checkpoint, request: GrowRequest, *, must_preserve: bool) -> Measured:
+    """Both models on the same inputs: validation batches, or with `--no-eval` one synthetic batch.
+
+    Raises:
+        CheckFailedError: the function must be preserved and is not.
+        DivergedError: a loss is not finite.
+    """
     old = parent.checkpoint
     if not request.evaluate:
         device = resolve_device(request.device)
@@ -222,14 +222,27 @@ def _measure(parent: Parent, child: Checkpoint, request: GrowRequest) -> Measure
         for model in _models(old, child, device):
             with torch.no_grad(), autocast(device, old.state.environment.precision):
                 logits.append(model(inputs))
-        return Measured(None, None, torch.equal(*logits))
+        same = torch.equal(*logits)
+        if must_preserve and not same:
+            _fail(parent)
+        return Measured(None, None, same)
     setting = checkpoint_setting(parent, device=request.device, precision=request.precision, data_dir=request.data_dir)
     batches = setting.evaluation()
     before, after = _models(old, child, setting.device)
+    same = _same_outputs(before, after, batches, setting)
+    if must_preserve and not same:
+        _fail(parent)
     return Measured(
         before=setting.figures(setting.evaluate(before, batches)),
         after=setting.figures(setting.evaluate(after, batches)),
-        bit_exact=_same_outputs(before, after, batches, setting),
+        bit_exact=same,
+    )
+
+
+def _fail(parent: Parent) -> NoReturn:
+    raise CheckFailedError(
+        f"the new blocks change the function of {str(parent.folder)!r}; nothing was written. Its weights may be "
+        "non-finite or overflow: look at it with ppdgrow probe, and grow an earlier checkpoint"
     )
 
 

@@ -7,6 +7,7 @@ the inverse is judged for every coupling.
 from __future__ import annotations
 
 import copy
+import math
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -87,22 +88,33 @@ class ProbeReport:
         return not self.failures
 
     def document(self) -> dict[str, Any]:
-        """The JSON of `probe`."""
-        return {
-            "schema": 1,
-            "passed": self.passed,
-            "failures": list(self.failures),
-            "loss": self.loss,
-            "pairs": [asdict(pair) | {"round_trip": pair.round_trip.relative} for pair in self.pairs],
-            "blocks": [
-                asdict(block)
-                | {
-                    "round_trip": None if block.round_trip is None else block.round_trip.relative,
-                    "round_trip_fp64": (None if block.round_trip_fp64 is None else block.round_trip_fp64.relative),
-                }
-                for block in self.blocks
-            ],
-        }
+        """The JSON of `probe`; a figure that is not finite is null."""
+        return _finite(
+            {
+                "schema": 1,
+                "passed": self.passed,
+                "failures": list(self.failures),
+                "loss": self.loss,
+                "pairs": [asdict(pair) | {"round_trip": pair.round_trip.relative} for pair in self.pairs],
+                "blocks": [
+                    asdict(block)
+                    | {
+                        "round_trip": None if block.round_trip is None else block.round_trip.relative,
+                        "round_trip_fp64": (None if block.round_trip_fp64 is None else block.round_trip_fp64.relative),
+                    }
+                    for block in self.blocks
+                ],
+            }
+        )
+
+
+def _finite(value: Any) -> Any:
+    """The same document with None for what JSON cannot say."""
+    if isinstance(value, dict):
+        return {key: _finite(entry) for key, entry in value.items()}
+    if isinstance(value, list | tuple):
+        return [_finite(entry) for entry in value]
+    return None if isinstance(value, float) and not math.isfinite(value) else value
 
 
 def probe(request: ProbeRequest) -> ProbeReport:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Literal, get_args
@@ -87,6 +88,8 @@ def plan_growth(
     """
     if request.pairs < 1:
         raise ConfigError(f"--pairs is {request.pairs}, expected at least 1")
+    if not math.isfinite(request.scale):
+        raise ConfigError(f"--scale is {request.scale}, expected a finite number such as 0.3")
     if len(request.kinds) > request.pairs:
         raise ConfigError(
             f"{len(request.kinds)} pair kinds for {request.pairs} pairs: set --pairs {len(request.kinds)}"

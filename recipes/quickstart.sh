@@ -1,0 +1,24 @@
+#!/bin/sh
+# The whole story on text that is already on this machine (the sources of Python's standard library):
+# train 6 layers, grow them to 12 with the loss unchanged to the last bit, train on, and compare with 12 layers
+# trained from scratch for as many steps.
+#
+# Run:   sh recipes/quickstart.sh            (any folder; needs Python 3.11 or newer, makes .venv in the project)
+# Takes: @TIME@
+# Again: finished steps are not run again; a stopped one goes on where it stopped.
+# Set:   STEPS=N per phase (default 300), OUT=folder (default runs/quickstart), PYTHON, PPDGROW_VENV
+set -eu
+cd "$(dirname "$0")/.."
+. recipes/environment.sh
+
+STEPS="${STEPS:-300}"
+OUT="${OUT:-runs/quickstart}"
+RECIPE="--recipe recipes/quickstart.yaml"
+
+# The shallow phase leaves the decay of the learning rate out: the grown model decays at the end of the whole.
+ppdgrow train --layers 6 $RECIPE --steps "$STEPS" --no-decay --out "$OUT/shallow"
+ppdgrow grow "$OUT/shallow" --pair attention --pairs 3 --out "$OUT/grown"
+ppdgrow probe "$OUT/grown"
+ppdgrow train "$OUT/grown" --steps "$STEPS" --out "$OUT/grown-trained"
+ppdgrow train --layers 12 $RECIPE --steps "$((2 * STEPS))" --out "$OUT/baseline"
+ppdgrow compare "$OUT/baseline" "$OUT/grown-trained"

@@ -1,0 +1,74 @@
+"""The command line in process, on tiny models over the embedded text."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from ppdgrow.cli import build_app
+from ppdgrow.cli.app import run
+
+TINY = [
+    "--width",
+    "16",
+    "-o",
+    "model.heads=2",
+    "-o",
+    "data.sequence_length=16",
+    "-o",
+    "train.batch_size=4",
+    "-o",
+    "train.eval_batches=2",
+    "-o",
+    "train.eval_every=5",
+    "-o",
+    "train.save_every=6",
+    "-o",
+    "train.warmup_steps=2",
+]
+
+
+@dataclass(frozen=True)
+class Result:
+    """What a command left on the terminal."""
+
+    code: int
+    stdout: str
+    stderr: str
+
+    @property
+    def document(self) -> dict[str, Any]:
+        """The JSON of stdout."""
+        return json.loads(self.stdout)
+
+
+Command = Callable[..., Result]
+
+
+@pytest.fixture
+def ppdgrow(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]) -> Command:
+    """Run a command line in a fresh folder; a failure that was not asked for fails the test."""
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.delenv("PPDGROW_DATA", raising=False)
+
+    def command(line: str, *more: str, code: int = 0) -> Result:
+        capfd.readouterr()
+        found = run(build_app(), [*line.split(), *more])
+        out, err = capfd.readouterr()
+        assert found == code, f"exit code {found}, expected {code}\n{out}\n{err}"
+        assert "Traceback" not in err
+        return Result(found, out, err)
+
+    return command
+
+
+@pytest.fixture
+def shallow(ppdgrow: Command) -> Path:
+    """A trained, undecayed two-layer model."""
+    ppdgrow("train --layers 2 --steps 10 --no-decay --out shallow --quiet", *TINY)
+    return Path("shallow")

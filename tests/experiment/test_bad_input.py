@@ -1,0 +1,178 @@
+"""Bad input of the main path: one clear line with a way out, the right exit code, existing files untouched."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from pathlib import Path
+
+import pytest
+from conftest import TINY, Command
+
+from ppdgrow.checkpoint import RunFolder
+
+
+def tree() -> dict[str, str]:
+    return {
+        str(path): hashlib.sha256(path.read_bytes()).hexdigest() for path in sorted(Path().rglob("*")) if path.is_file()
+    }
+
+
+BAD_TRAINING = [
+    ("--layers 6 -o trian.lr=3e-4", 2, "unknown recipe key 'trian.lr' (did you mean 'train.lr'?)"),
+    ("-o train.lr=fast", 2, "train.lr"),
+    ("-o train.lr=nan", 2, "train.lr"),
+    ("-o train.steps=ten", 2, "train.steps"),
+    ("-o train.steps", 2, "="),
+    ("--width 15", 2, "use an even width, such as 16"),
+    ("--width 16 -o model.heads=3", 2, "choose heads that divide 8"),
+    ("--layers 0", 2, "model.layers"),
+    ("--data wikitext", 2, "did you mean 'wikitext2'?"),
+    ("--data wikitext2 --data-dir gone", 4, "gone"),
+    ("--data wikitext2 --data-dir .", 4, "wikitext-2"),
+    ("--data cifar10 --data-dir .", 4, "cifar10"),
+    ("--data cifar10 -o model.task=lm", 2, "classify"),
+    ("-o model.task=classify", 2, "lm"),
+    ("--recipe gone.yaml", 2, "gone.yaml"),
+    ("gone", 4, "does not exist"),
+    ("--only pairs", 2, "never grown"),
+    ("--steps 10 --horizon 5", 2, "at least 10"),
+    ("--model mlp", 2, "model.family"),
+    ("--bogus", 2, "no such option"),
+    ("-o data.tokenizer=bpe:3", 2, "data.tokenizer"),
+]
+
+
+@pytest.mark.parametrize(("line", "code", "says"), BAD_TRAINING, ids=[line for line, _, _ in BAD_TRAINING])
+def test_bad_training_commands(ppdgrow: Command, line: str, code: int, says: str) -> None:
+    failed = ppdgrow(f"train {line}", code=code)
+    assert says in failed.stderr
+    assert failed.stderr.startswith("error: ")
+    assert failed.stderr.count("\n") == 1, failed.stderr
+    assert failed.stdout == ""
+    assert tree() == {}
+    as_json = ppdgrow(f"train {line} --json", code=code)
+    document = json.loads(as_json.stderr)
+    assert document["exit_code"] == code
+    assert as_json.stdout == ""
+
+
+def test_a_rate_in_exponent_form_is_a_number(ppdgrow: Command) -> None:
+    Path("r.yaml").write_text("train: {lr: 3e-4}\n")
+    ppdgrow("train --layers 1 --steps 1 --recipe r.yaml --out a --quiet", *TINY)
+    assert "lr: 0.0003" in Path("a/recipe.yaml").read_text()
+
+
+@pytest.mark.parametrize(
+    ("text", "says"),
+    [
+        ("train: {lr: 1e-3, lr: 2e-3}\n", "lr"),
+        ("train:\n  lr: 1\ntrain:\n  lr: 2\n", "train"),
+        ("train: [1]\n", "train"),
+        ("trian: {lr: 1e-3}\n", "trian"),
+        ("model: {layers: '6'}\n", "model.layers"),
+        ("model: {layers: 6\n", "r [x].yaml"),
+    ],
+)
+def test_bad_recipes(ppdgrow: Command, text: str, says: str) -> None:
+    Path("r [x].yaml").write_text(text)
+    failed = ppdgrow("train --recipe", "r [x].yaml", code=2)
+    assert says in failed.stderr
+    assert failed.stderr.count("\n") == 1
+
+
+BAD_GROWTH = [
+    ("--position 9", 2, "does not exist"),
+    ("--position 0,1 --pairs 3", 2, "--pairs 2"),
+    ("--position upstairs", 2, "unknown position"),
+    ("--pair fnn", 2, "expected one of ffn, attention"),
+    ("--pairs 0", 2, "at least 1"),
+    ("--source slice", 2, "use --source copy"),
+    ("--method magic", 2, "magic"),
+    ("--remove p9", 2, "no pair"),
+    ("--remove last --pair ffn", 2, "one or the other"),
+    ("--scale nan", 2, "scale"),
+    ("--out shallow", 2, "is the input"),
+    ("--device cuda:9", 2, "cuda:9"),
+]
+
+
+@pytest.mark.parametrize(("line", "code", "says"), BAD_GROWTH, ids=[line for line, _, _ in BAD_GROWTH])
+def test_bad_growth_commands(ppdgrow: Command, shallow: Path, line: str, code: int, says: str) -> None:
+    before = tree()
+    failed = ppdgrow(f"grow shallow {line}", code=code)
+    assert says in failed.stderr
+    assert failed.stderr.count("\n") == 1
+    assert tree() == before
+
+
+@pytest.mark.parametrize("command", ["train {} --steps 1", "grow {}", "probe {}", "compare {} {}"])
+@pytest.mark.parametrize("damage", ["cut", "bit", "config", "gone"])
+def test_a_damaged_checkpoint_is_refused_by_every_command(
+    ppdgrow: Command, shallow: Path, command: str, damage: str
+) -> None:
+    folder = RunFolder(shallow).checkpoints()[-1]
+    for old in RunFolder(shallow).checkpoints()[:-1]:
+        (old / "manifest.json").unlink()
+    weights = folder / "model.safetensors"
+    if damage == "cut":
+        weights.write_bytes(weights.read_bytes()[:100])
+    elif damage == "bit":
+        data = bytearray(weights.read_bytes())
+        data[-1] ^= 1
+        weights.write_bytes(data)
+    elif damage == "config":
+        (folder / "config.json").write_text("{}")
+    else:
+        weights.unlink()
+    before = tree()
+    failed = ppdgrow(command.format("shallow", "shallow"), code=4)
+    assert folder.name in failed.stderr
+    assert failed.stderr.count("\n") == 1
+    assert tree() == before
+
+
+def test_a_contradiction_to_the_checkpoint_is_refused(ppdgrow: Command, shallow: Path) -> None:
+    for change in ("--width 32", "--layers 5", "-o model.norm=rms", "-o data.sequence_length=8"):
+        failed = ppdgrow(f"train shallow --steps 1 {change}", code=2)
+        assert "but the checkpoint" in failed.stderr
+
+
+def test_another_run_in_the_output_folder_is_refused(ppdgrow: Command, shallow: Path) -> None:
+    Path("notes").mkdir()
+    Path("notes/todo.txt").write_text("x")
+    before = tree()
+    line = "train --layers 2 --steps 10 --no-decay"
+    assert "train.seed: 0 -> 1" in ppdgrow(f"{line} --seed 1 --out shallow", *TINY, code=2).stderr
+    assert "--resume never" in ppdgrow(f"{line} --resume never --out shallow", *TINY, code=2).stderr
+    assert "holds no run" in ppdgrow(f"{line} --out notes", *TINY, code=2).stderr
+    assert "is a file" in ppdgrow(f"{line} --out notes/todo.txt", *TINY, code=2).stderr
+    assert "holds something else" in ppdgrow("grow shallow --out notes", code=2).stderr
+    assert tree() == before
+
+
+def test_runs_on_different_data_are_not_compared(ppdgrow: Command, shallow: Path) -> None:
+    ppdgrow("train --layers 2 --steps 4 -o data.tokenizer=bpe:300 --out bpe --quiet", *TINY)
+    failed = ppdgrow("compare shallow bpe", code=2)
+    assert "tokenizer" in failed.stderr
+    assert "byte" in failed.stderr
+    assert "bpe:300" in failed.stderr
+
+
+@pytest.mark.parametrize("name", ["with space", "[red]markup[/red]", "sch\u00f6n", "new\nline"])
+def test_names_that_are_not_plain(ppdgrow: Command, name: str) -> None:
+    ppdgrow("train --layers 1 --steps 2 --quiet --out", name, *TINY)
+    assert (Path(name) / "recipe.yaml").is_file()
+    shown = ppdgrow("grow", name, "--out", f"{name}-grown").stdout.splitlines()[-1]
+    assert shown.endswith("-grown")
+    assert ppdgrow("probe", f"{name}-grown", "--json").document["passed"] is True
+
+
+def test_a_diverging_run_stops_with_a_valid_checkpoint(ppdgrow: Command) -> None:
+    line = "train --layers 2 --steps 60 --out d --quiet -o train.lr=100 -o train.clip_norm=1e30"
+    failed = ppdgrow(line, *TINY, code=5)
+    assert "diverge" in failed.stderr
+    newest = RunFolder(Path("d")).newest_valid()
+    assert newest is not None
+    assert "diverge" in ppdgrow(line, *TINY, code=5).stderr
+    assert RunFolder(Path("d")).newest_valid() == newest

@@ -1,0 +1,133 @@
+"""A run that was stopped and goes on equals the unbroken run to the bit, and the check can fail."""
+
+from __future__ import annotations
+
+import dataclasses
+import os
+import signal
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from conftest import TINY, Command
+
+from ppdgrow.checkpoint import RunFolder, read_checkpoint, read_jsonl, write_checkpoint
+from ppdgrow.data.batches import Batch, Batches
+
+LINE = "train --layers 2 --steps 20 -o model.dropout=0.1 --quiet --out"
+
+
+@pytest.fixture
+def stop_at(monkeypatch: pytest.MonkeyPatch) -> Any:
+    """Send this process a signal while a step's batch is drawn."""
+    draw = Batches.at
+
+    def arm(step: int, number: int) -> None:
+        def at(self: Batches, now: int) -> Batch:
+            if now == step:
+                monkeypatch.setattr(Batches, "at", draw)
+                os.kill(os.getpid(), number)
+            return draw(self, now)
+
+        monkeypatch.setattr(Batches, "at", at)
+
+    return arm
+
+
+def result(run: str) -> dict[str, Any]:
+    """All that must not depend on where the run was stopped."""
+    folder = RunFolder(Path(run))
+    final = folder.newest_valid()
+    assert final is not None
+    checkpoint = read_checkpoint(final)
+    flat = {f"weight {name}": t for name, t in checkpoint.tensors.items()}
+    flat |= {f"{key} {name}": t for name, state in checkpoint.moments.items() for key, t in state.items()}
+    flat |= {f"rng {name}": t for name, t in checkpoint.rng.items()}
+    lines = [{key: value for key, value in line.items() if key != "timing"} for line in read_jsonl(folder.metrics_path)]
+    ledger = checkpoint.state.ledger
+    return {"step": checkpoint.state.step, "tensors": flat, "metrics": lines, "cost": (ledger.tokens, ledger.flops)}
+
+
+def same(x: dict[str, Any], y: dict[str, Any]) -> bool:
+    return (
+        all(x[key] == y[key] for key in ("step", "metrics", "cost"))
+        and x["tensors"].keys() == y["tensors"].keys()
+        and all(torch.equal(x["tensors"][name], y["tensors"][name]) for name in x["tensors"])
+    )
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
+@pytest.mark.parametrize("step", [1, 6, 9, 15, 20], ids=lambda step: f"at {step}")
+def test_a_stopped_run_goes_on_to_the_same_bits(ppdgrow: Command, stop_at: Any, step: int, number: int) -> None:
+    """Steps: the first, at a save, between saves, before an evaluation, the last."""
+    ppdgrow(f"{LINE} whole", *TINY)
+    stop_at(step, number)
+    stopped = ppdgrow(f"{LINE} broken", *TINY, code=128 + number)
+    assert f"interrupted at step {step}" in stopped.stderr
+    stop_at(step + 2, number)
+    if step < 18:
+        ppdgrow(f"{LINE} broken", *TINY, code=128 + number)
+    ppdgrow(f"{LINE} broken", *TINY)
+    assert same(result("broken"), result("whole"))
+
+
+def test_a_killed_run_goes_on_from_its_last_save(ppdgrow: Command, monkeypatch: pytest.MonkeyPatch) -> None:
+    """What kill -9 leaves: metrics beyond the last checkpoint, a cut line, a half-written folder."""
+    ppdgrow(f"{LINE} whole", *TINY)
+    ppdgrow(f"{LINE} broken", *TINY)
+    run = RunFolder(Path("broken"))
+    checkpoints = run.checkpoints()
+    (checkpoints[-1] / "manifest.json").unlink()
+    (run.path / "checkpoints" / ".tmp-left").mkdir()
+    with run.metrics_path.open("a") as file:
+        file.write('{"step": 21, "tr')
+    going_on = ppdgrow(f"{LINE} broken", *TINY)
+    assert "skipped a damaged checkpoint" in going_on.stderr
+    assert same(result("broken"), result("whole"))
+    assert not list(run.path.rglob(".tmp*"))
+
+
+@pytest.mark.parametrize("left_out", ["moments", "rng", "position"])
+def test_control_leaving_out_a_part_of_the_state_breaks_equality(ppdgrow: Command, stop_at: Any, left_out: str) -> None:
+    ppdgrow(f"{LINE} whole", *TINY)
+    stop_at(9, signal.SIGTERM)
+    ppdgrow(f"{LINE} broken", *TINY, code=143)
+    folder = RunFolder(Path("broken")).newest_valid()
+    assert folder is not None
+    checkpoint = read_checkpoint(folder)
+    if left_out == "position":
+        state = checkpoint.state.model_copy(update={"step": 8})
+        target = folder.with_name("step-00000008")
+        folder.rename(target)
+        write_checkpoint(target, dataclasses.replace(checkpoint, state=state))
+    else:
+        write_checkpoint(folder, dataclasses.replace(checkpoint, **{left_out: {}}))
+    ppdgrow(f"{LINE} broken", *TINY)
+    assert not same(result("broken"), result("whole"))
+
+
+def test_a_grown_run_that_is_stopped_right_after_growth_goes_on_to_the_same_bits(
+    ppdgrow: Command, shallow: Path, stop_at: Any
+) -> None:
+    ppdgrow("grow shallow --pair attention --out g --quiet")
+    ppdgrow("train g --steps 8 --out whole --quiet")
+    stop_at(11, signal.SIGTERM)
+    ppdgrow("train g --steps 8 --out broken --quiet", code=143)
+    ppdgrow("train g --steps 8 --out broken --quiet")
+    assert same(result("broken"), result("whole"))
+
+
+def test_two_halves_with_a_horizon_are_one_run(ppdgrow: Command) -> None:
+    """The same schedule in two commands: the same weights, to the bit."""
+    ppdgrow("train --layers 2 --steps 20 --out whole --quiet", *TINY)
+    ppdgrow("train --layers 2 --steps 12 --horizon 20 --out half --quiet", *TINY)
+    ppdgrow("train half --steps 8 --horizon 20 --out rest --quiet")
+    whole, rest = result("whole"), result("rest")
+    assert all(torch.equal(whole["tensors"][name], rest["tensors"][name]) for name in whole["tensors"])
+
+
+def test_another_seed_gives_another_run(ppdgrow: Command) -> None:
+    ppdgrow("train --layers 2 --steps 4 --out a --quiet", *TINY)
+    ppdgrow("train --layers 2 --steps 4 --seed 1 --out b --quiet", *TINY)
+    assert not same(result("a"), result("b"))

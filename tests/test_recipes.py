@@ -1,0 +1,42 @@
+"""Recipes and scripts: each parses against the real schema, says how to run it, and names only real options."""
+
+from __future__ import annotations
+
+import re
+import subprocess
+from pathlib import Path
+
+import pytest
+
+from ppdgrow.config.load import Layer, read_yaml, resolve
+
+ROOT = Path(__file__).parent.parent
+RECIPES = sorted((ROOT / "recipes").glob("*.yaml"))
+SCRIPTS = sorted([*(ROOT / "recipes").glob("*.sh"), ROOT / "tests" / "run.sh", ROOT / ".ci" / "run"])
+SURFACE = ROOT / "tests" / "cli" / "surface"
+
+
+@pytest.mark.parametrize("path", RECIPES, ids=lambda path: path.name)
+def test_every_recipe_is_valid_and_says_how_to_run_it(path: Path) -> None:
+    resolve([Layer(f"recipe {path}", read_yaml(path))])
+    assert f"--recipe recipes/{path.name}" in path.read_text()
+
+
+@pytest.mark.parametrize("path", SCRIPTS, ids=lambda path: path.name)
+def test_every_script_parses(path: Path) -> None:
+    subprocess.run(["sh" if path.suffix else "bash", "-n", path], check=True)
+
+
+@pytest.mark.parametrize("path", [*SCRIPTS, ROOT / "README.md"], ids=lambda path: path.name)
+def test_every_ppdgrow_command_uses_options_that_exist(path: Path) -> None:
+    text = path.read_text().replace("\\\n", " ")
+    for command, rest in re.findall(r"^\s*ppdgrow (train|grow|probe|compare)\b(.*)$", text, flags=re.MULTILINE):
+        help_text = (SURFACE / f"{command}.txt").read_text()
+        for option in re.findall(r"(?<!\S)(--[a-z-]+|-o)\b", rest.split("#")[0]):
+            assert option in help_text, f"{path.name}: ppdgrow {command} has no {option}"
+
+
+def test_the_gate_runs_the_test_command_of_the_readme() -> None:
+    assert "sh tests/run.sh" in (ROOT / ".ci" / "run").read_text()
+    assert "sh tests/run.sh" in (ROOT / "README.md").read_text()
+    assert "sh recipes/quickstart.sh" in (ROOT / "README.md").read_text()
