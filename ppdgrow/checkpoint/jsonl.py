@@ -9,7 +9,6 @@ from pathlib import Path
 from typing import Any
 
 from ppdgrow.atomic import storage_errors, write_file
-from ppdgrow.checkpoint.files import strict_json
 from ppdgrow.errors import InvalidInputError
 
 
@@ -28,8 +27,8 @@ def read_jsonl(path: Path) -> list[dict[str, Any]]:
     lines = []
     for number, line in enumerate(data[: data.rfind(b"\n") + 1].splitlines(), start=1):
         try:
-            document = strict_json(line)
-        except ValueError:
+            document = json.loads(line)
+        except (ValueError, RecursionError):
             document = None
         if not isinstance(document, dict):
             raise InvalidInputError(

@@ -13,24 +13,17 @@ import pytest
 from ppdgrow.cli import build_app
 from ppdgrow.cli.app import run
 
-TINY = [
-    "--width",
-    "16",
-    "-o",
-    "model.heads=2",
-    "-o",
-    "data.sequence_length=16",
-    "-o",
-    "train.batch_size=4",
-    "-o",
-    "train.eval_batches=2",
-    "-o",
-    "train.eval_every=5",
-    "-o",
-    "train.save_every=6",
-    "-o",
-    "train.warmup_steps=2",
-]
+TINY = ["--width", "16"]
+for key, value in {
+    "model.heads": 2,
+    "data.sequence_length": 16,
+    "train.batch_size": 4,
+    "train.eval_batches": 2,
+    "train.eval_every": 5,
+    "train.save_every": 6,
+    "train.warmup_steps": 2,
+}.items():
+    TINY += ["-o", f"{key}={value}"]
 
 
 @dataclass(frozen=True)
