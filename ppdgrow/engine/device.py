@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import statistics
 import time
 from contextlib import AbstractContextManager
@@ -33,6 +34,8 @@ def resolve_device(requested: str) -> torch.device:
 
 def set_deterministic(deterministic: bool) -> None:
     """Ask torch for deterministic kernels (CUDA gradients are not bit-stable without)."""
+    if deterministic:
+        os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")  # cuBLAS reads it when it starts
     torch.use_deterministic_algorithms(deterministic)
 
 
