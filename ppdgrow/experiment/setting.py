@@ -13,7 +13,8 @@ from torch import nn
 from ppdgrow.checkpoint import Checkpoint, RunFolder, locate_checkpoint, manifest_digest, read_checkpoint, read_jsonl
 from ppdgrow.config.load import Layer, Resolved, read_yaml, resolve
 from ppdgrow.config.schema import DataConfig, Recipe, Task
-from ppdgrow.config.state import Validation
+from ppdgrow.config.state import TrainerState, Validation
+from ppdgrow.console import Narrator
 from ppdgrow.data import Dataset, Split, open_dataset
 from ppdgrow.engine.device import Precision, resolve_device
 from ppdgrow.engine.evaluate import BatchLike, Evaluation, evaluate
@@ -141,6 +142,24 @@ def check_input(dataset: Dataset, parent: Parent) -> None:
         raise ConfigError(
             f"the data gives {_describe(found)}, but {str(parent.folder)!r} was built for {_describe(expected)}: "
             "use the data and tokenizer of the checkpoint, or train a new model"
+        )
+
+
+def changed_splits(dataset: Dataset, parent_state: TrainerState) -> list[str]:
+    """Splits whose content is no longer what a checkpoint was trained or judged on (of those read so far)."""
+    recorded = parent_state.data
+    found = dataset.identity(recorded.validation_examples)
+    if found.name != recorded.name:
+        return []
+    return [split for split, digest in found.sha256.items() if recorded.sha256.get(split, digest) != digest]
+
+
+def warn_of_changes(dataset: Dataset, parent: Parent, narrator: Narrator) -> None:
+    """Say so if figures on this data are not comparable with those that the checkpoint records."""
+    for split in changed_splits(dataset, parent.checkpoint.state):
+        narrator.warn(
+            f"the {split} split of {dataset.config.name} is not the one that {parent.folder} was trained with "
+            "(another Python or another copy?): figures before and after do not compare"
         )
 
 

@@ -131,3 +131,21 @@ def test_another_seed_gives_another_run(ppdgrow: Command) -> None:
     ppdgrow("train --layers 2 --steps 4 --out a --quiet", *TINY)
     ppdgrow("train --layers 2 --steps 4 --seed 1 --out b --quiet", *TINY)
     assert not same(result("a"), result("b"))
+
+
+def test_data_that_changed_is_refused_on_resume_and_warned_of_elsewhere(
+    ppdgrow: Command, stop_at: Any, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    data = tmp_path / "data"
+    (data / "wikitext-2").mkdir(parents=True)
+    for name in ("train", "valid", "test"):
+        (data / "wikitext-2" / f"{name}.txt").write_text(f"some {name} text of a few words\n" * 50)
+    line = f"train --layers 1 --steps 10 --data wikitext2 --data-dir {data} -o data.tokenizer=byte --out a"
+    stop_at(7, signal.SIGTERM)
+    ppdgrow(line, *TINY, code=143)
+    with (data / "wikitext-2" / "valid.txt").open("a") as file:
+        file.write("one line more\n")
+    refused = ppdgrow(line, *TINY, code=4)
+    assert "the validation split of wikitext2 changed since step 7" in refused.stderr
+    for command in ("grow a --out g", "probe a", "train a --steps 1 --out b"):
+        assert "validation split of wikitext2 is not the one" in ppdgrow(command).stderr
