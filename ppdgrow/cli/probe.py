@@ -54,7 +54,8 @@ def run(
             device=device,
             precision=precision,
             data_dir=data_dir,
-        )
+        ),
+        narrator,
     )
     narrator.document(report.document())
     _tell(report, narrator)

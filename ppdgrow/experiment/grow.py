@@ -27,7 +27,7 @@ from ppdgrow.engine.evaluate import BatchLike
 from ppdgrow.errors import CheckFailedError, ConfigError
 from ppdgrow.experiment.card import model_card
 from ppdgrow.experiment.recipe import digest_of
-from ppdgrow.experiment.setting import Parent, Setting, checkpoint_setting, load_parent
+from ppdgrow.experiment.setting import Parent, Setting, checkpoint_setting, load_parent, warn_of_changes
 from ppdgrow.nn.model import Transformer, build_model
 from ppdgrow.seeding import generator
 from ppdgrow.surgery import (
@@ -107,7 +107,7 @@ def grow(request: GrowRequest, narrator: Narrator) -> GrowResult:
         narrator.say(f"already done: {run.path} holds this result")
         return GrowResult(run, repeated)
     must_preserve = request.remove is None and request.growth.method in PRESERVING
-    measured = _measure(parent, child, request, must_preserve=must_preserve)
+    measured = _measure(parent, child, request, narrator, must_preserve=must_preserve)
     event |= {
         "loss_before": None if measured.before is None else measured.before.loss,
         "loss_after": None if measured.after is None else measured.after.loss,
@@ -207,7 +207,9 @@ def _repeated(run: RunFolder, parent: Parent, event: dict[str, Any]) -> dict[str
     return events[-1]
 
 
-def _measure(parent: Parent, child: Checkpoint, request: GrowRequest, *, must_preserve: bool) -> Measured:
+def _measure(
+    parent: Parent, child: Checkpoint, request: GrowRequest, narrator: Narrator, *, must_preserve: bool
+) -> Measured:
     """Both models on the same inputs: validation batches, or with `--no-eval` one synthetic batch.
 
     Raises:
@@ -228,6 +230,7 @@ def _measure(parent: Parent, child: Checkpoint, request: GrowRequest, *, must_pr
         return Measured(None, None, same)
     setting = checkpoint_setting(parent, device=request.device, precision=request.precision, data_dir=request.data_dir)
     batches = setting.evaluation()
+    warn_of_changes(setting.dataset, parent, narrator)
     before, after = _models(old, child, setting.device)
     same = _same_outputs(before, after, batches, setting)
     if must_preserve and not same:

@@ -16,6 +16,7 @@ from typing import Any
 import torch
 
 from ppdgrow.config.architecture import BlockSpec
+from ppdgrow.console import Narrator
 from ppdgrow.engine.device import autocast
 from ppdgrow.engine.evaluate import BatchLike, mean_loss
 from ppdgrow.errors import ConfigError
@@ -30,7 +31,7 @@ from ppdgrow.experiment.cancellation import (
     separate_members,
     separation,
 )
-from ppdgrow.experiment.setting import Setting, checkpoint_setting, load_parent
+from ppdgrow.experiment.setting import Setting, checkpoint_setting, load_parent, warn_of_changes
 from ppdgrow.nn.coupling import Coupling, Pair
 from ppdgrow.nn.model import State, Transformer, build_model
 
@@ -117,7 +118,7 @@ def _finite(value: Any) -> Any:
     return None if isinstance(value, float) and not math.isfinite(value) else value
 
 
-def probe(request: ProbeRequest) -> ProbeReport:
+def probe(request: ProbeRequest, narrator: Narrator) -> ProbeReport:
     """Probe a checkpoint.
 
     Raises:
@@ -131,7 +132,9 @@ def probe(request: ProbeRequest) -> ProbeReport:
     setting = checkpoint_setting(parent, device=request.device, precision=request.precision, data_dir=request.data_dir)
     checkpoint = parent.checkpoint
     model = build_model(checkpoint.architecture, checkpoint.tensors, setting.device)
-    return probe_model(model, setting, setting.evaluation(), request.dtypes)
+    batches = setting.evaluation()
+    warn_of_changes(setting.dataset, parent, narrator)
+    return probe_model(model, setting, batches, request.dtypes)
 
 
 def probe_model(

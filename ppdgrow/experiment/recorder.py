@@ -39,6 +39,7 @@ class Recorder:
     keep: int
     first: int
     last: int
+    assignment: dict[str, str]
     narrator: Narrator
     bar: ProgressBar
     engine: Engine
@@ -76,7 +77,7 @@ class Recorder:
             state=state,
             tokenizer=self.tokenizer,
         )
-        write_checkpoint(self.run.checkpoint_path(engine.step), checkpoint)
+        write_checkpoint(self.run.checkpoint_path(engine.step), checkpoint, assignment=self.assignment)
         self.run.prune(self.keep, protect=set())
 
     def progress(self, step: int, latest: dict[str, Any]) -> None:

@@ -19,6 +19,7 @@ from ppdgrow.checkpoint import (
     read_jsonl,
     read_state,
     truncate_jsonl,
+    weight_files,
 )
 from ppdgrow.config.architecture import Architecture, new_architecture
 from ppdgrow.config.load import Layer, Resolved, dump, recipe_hash
@@ -34,12 +35,20 @@ from ppdgrow.engine.device import (
 )
 from ppdgrow.engine.loop import Engine
 from ppdgrow.engine.signals import StopFlag, stop_flag
-from ppdgrow.errors import ConfigError
+from ppdgrow.errors import ConfigError, InvalidInputError
 from ppdgrow.experiment.card import model_card
 from ppdgrow.experiment.output import finished, holds_something, same_run
 from ppdgrow.experiment.recipe import default_folder, resolve_training
 from ppdgrow.experiment.recorder import Recorder, train_document
-from ppdgrow.experiment.setting import Parent, Setting, check_input, load_parent, task_of
+from ppdgrow.experiment.setting import (
+    Parent,
+    Setting,
+    changed_splits,
+    check_input,
+    load_parent,
+    task_of,
+    warn_of_changes,
+)
 from ppdgrow.nn.init import initial_tensors
 from ppdgrow.nn.model import Transformer, build_model
 from ppdgrow.optim.adamw import NamedAdamW
@@ -132,10 +141,12 @@ class _Training:
         self._resolve_precision(model, dataset)
         setting = Setting(self.device, self._precision(), dataset, self.resolved.recipe)
         self._introduce(start, setting)
+        if self.parent is not None:
+            warn_of_changes(dataset, self.parent, self.narrator)
         if not holds_something(self.run):
             self._create_folder(start)
         with self.run.lock():
-            start, unfinished = self._resume(start, model, optimizer)
+            start, unfinished = self._resume(start, model, optimizer, dataset)
             return self._train(start, model, optimizer, schedule, setting, unfinished)
 
     def _start(self, dataset: Dataset) -> Start:
@@ -208,7 +219,9 @@ class _Training:
             append_jsonl(fresh.metrics_path, [] if self.parent is None else self.parent.metrics())
             append_jsonl(fresh.growth_path, [*([] if self.parent is None else self.parent.lineage()), event])
 
-    def _resume(self, start: Start, model: Transformer, optimizer: NamedAdamW) -> tuple[Start, dict[str, Any] | None]:
+    def _resume(
+        self, start: Start, model: Transformer, optimizer: NamedAdamW, dataset: Dataset
+    ) -> tuple[Start, dict[str, Any] | None]:
         """Go on from the newest valid checkpoint of this run, if it has one.
 
         Returns the start, and the metrics line of its step where only the evaluation is missing.
@@ -222,6 +235,12 @@ class _Training:
             checkpoint = read_checkpoint(newest)
             self._note_environment(checkpoint)
             state = checkpoint.state
+            changed = changed_splits(dataset, state)
+            if changed:
+                raise InvalidInputError(
+                    f"the {' and '.join(changed)} split of {dataset.config.name} changed since step {state.step} of "
+                    f"{str(self.run.path)!r} (another Python or another copy?): restore it, or train in a new --out"
+                )
             fresh = build_model(checkpoint.architecture, checkpoint.tensors, self.device)
             model.load_state_dict(fresh.state_dict())
             optimizer.load_moments(checkpoint.moments)
@@ -296,6 +315,7 @@ class _Training:
                 keep=config.keep,
                 first=self.first,
                 last=self.last,
+                assignment={} if self.parent is None else weight_files(self.parent.folder),
                 narrator=self.narrator,
                 bar=bar,
                 engine=engine,
