@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
 
@@ -12,18 +12,15 @@ import torch
 from ppdgrow.accounting import count_parameters, flops_per_token, tokens_per_example, training_flops_per_token
 from ppdgrow.atomic import new_folder, write_file
 from ppdgrow.checkpoint import (
-    Checkpoint,
     RunFolder,
     append_jsonl,
-    read_checkpoint,
     read_jsonl,
     read_state,
-    truncate_jsonl,
     weight_files,
 )
-from ppdgrow.config.architecture import Architecture, new_architecture
+from ppdgrow.config.architecture import Architecture
 from ppdgrow.config.load import Layer, Resolved, dump, recipe_hash
-from ppdgrow.config.state import Environment, Ledger
+from ppdgrow.config.state import Environment
 from ppdgrow.console import Narrator, format_count, format_flops, format_seconds
 from ppdgrow.data import Dataset, open_dataset
 from ppdgrow.engine.device import (
@@ -35,7 +32,7 @@ from ppdgrow.engine.device import (
 )
 from ppdgrow.engine.loop import Engine
 from ppdgrow.engine.signals import StopFlag, stop_flag
-from ppdgrow.errors import ConfigError, InvalidInputError
+from ppdgrow.errors import ConfigError
 from ppdgrow.experiment.card import model_card
 from ppdgrow.experiment.output import finished, holds_something, same_run
 from ppdgrow.experiment.recipe import default_folder, resolve_training
@@ -43,17 +40,15 @@ from ppdgrow.experiment.recorder import Recorder, train_document
 from ppdgrow.experiment.setting import (
     Parent,
     Setting,
-    changed_splits,
     check_input,
     load_parent,
     task_of,
     warn_of_changes,
 )
-from ppdgrow.nn.init import initial_tensors
+from ppdgrow.experiment.start import Start, first_start, resume
 from ppdgrow.nn.model import Transformer, build_model
 from ppdgrow.optim.adamw import NamedAdamW
 from ppdgrow.optim.schedule import Schedule, make_schedule
-from ppdgrow.surgery import untie
 
 
 @dataclass(frozen=True)
@@ -66,19 +61,6 @@ class TrainRequest:
     device: str = "auto"
     resume: Literal["auto", "never"] = "auto"
     deterministic: bool = False
-
-
-@dataclass(frozen=True)
-class Start:
-    """Where training sets in: a model with its optimizer state, at a step, and what it cost so far."""
-
-    architecture: Architecture
-    tensors: dict[str, torch.Tensor]
-    moments: dict[str, dict[str, torch.Tensor]]
-    rng: dict[str, torch.Tensor]
-    step: int
-    lr_factor: float
-    ledger: Ledger
 
 
 def train(request: TrainRequest, narrator: Narrator) -> dict[str, Any]:
@@ -132,7 +114,7 @@ class _Training:
         dataset = open_dataset(recipe.data, task_of(recipe), tokenizer)
         if self.parent is not None:
             check_input(dataset, self.parent)
-        start = self._start(dataset)
+        start = first_start(self.parent, recipe, dataset)
         schedule, notes = make_schedule(config, first=self.first, last=self.last, initial=start.lr_factor)
         for note in notes:
             self.narrator.say(note)
@@ -146,22 +128,19 @@ class _Training:
         if not holds_something(self.run):
             self._create_folder(start)
         with self.run.lock():
-            start, unfinished = self._resume(start, model, optimizer, dataset)
+            start, unfinished = resume(
+                self.run,
+                start,
+                last=self.last,
+                recipe=self.resolved.recipe,
+                model=model,
+                optimizer=optimizer,
+                dataset=dataset,
+                environment=self._environment(),
+                narrator=self.narrator,
+            )
+            set_rng_state(start.rng, self.device, config.seed)
             return self._train(start, model, optimizer, schedule, setting, unfinished)
-
-    def _start(self, dataset: Dataset) -> Start:
-        recipe = self.resolved.recipe
-        if self.parent is None:
-            spec = dataset.input_spec(recipe.model.patch_size)
-            architecture = new_architecture(recipe.model, task_of(recipe), spec)
-            tensors = dict(initial_tensors(architecture, recipe.train.seed))
-            return Start(architecture, tensors, {}, {}, 0, 0.0, Ledger())
-        checkpoint = self.parent.checkpoint
-        architecture, tensors, moments = untie(checkpoint.architecture, checkpoint.tensors, checkpoint.moments)
-        if recipe.train.reset_optimizer:
-            moments = {}
-        state = checkpoint.state
-        return Start(architecture, tensors, moments, checkpoint.rng, state.step, state.lr_factor, state.ledger)
 
     def _optimizer(self, model: Transformer, start: Start) -> NamedAdamW:
         newest = start.architecture.newest_ids
@@ -218,51 +197,6 @@ class _Training:
             write_file(fresh.recipe_path, dump(self.resolved))
             append_jsonl(fresh.metrics_path, [] if self.parent is None else self.parent.metrics())
             append_jsonl(fresh.growth_path, [*([] if self.parent is None else self.parent.lineage()), event])
-
-    def _resume(
-        self, start: Start, model: Transformer, optimizer: NamedAdamW, dataset: Dataset
-    ) -> tuple[Start, dict[str, Any] | None]:
-        """Go on from the newest valid checkpoint of this run, if it has one.
-
-        Returns the start, and the metrics line of its step where only the evaluation is missing.
-        """
-        self.run.sweep()
-        skipped: list[str] = []
-        newest = self.run.newest_valid(skipped)
-        for reason in skipped:
-            self.narrator.warn(f"skipped a damaged checkpoint: {reason}")
-        if newest is not None:
-            checkpoint = read_checkpoint(newest)
-            self._note_environment(checkpoint)
-            state = checkpoint.state
-            changed = changed_splits(dataset, state)
-            if changed:
-                raise InvalidInputError(
-                    f"the {' and '.join(changed)} split of {dataset.config.name} changed since step {state.step} of "
-                    f"{str(self.run.path)!r} (another Python or another copy?): restore it, or train in a new --out"
-                )
-            fresh = build_model(checkpoint.architecture, checkpoint.tensors, self.device)
-            model.load_state_dict(fresh.state_dict())
-            optimizer.load_moments(checkpoint.moments)
-            start = replace(start, rng=checkpoint.rng, step=state.step, ledger=state.ledger)
-            self.narrator.say(f"going on from step {state.step} of {self.last}")
-        unfinished = None
-        lines = read_jsonl(self.run.metrics_path)
-        at_start = [line for line in lines if line["step"] == start.step]
-        due = start.step % self.resolved.recipe.train.eval_every == 0
-        keep = start.step
-        if start.step > self.first and due and at_start and "validation" not in at_start[0]:
-            unfinished, keep = at_start[0], start.step - 1
-        truncate_jsonl(self.run.metrics_path, keep)
-        set_rng_state(start.rng, self.device, self.resolved.recipe.train.seed)
-        return start, unfinished
-
-    def _note_environment(self, checkpoint: Checkpoint) -> None:
-        then = checkpoint.state.environment.model_dump()
-        now = self._environment().model_dump()
-        differing = [f"{key} {then[key]} -> {now[key]}" for key in then if then[key] != now[key]]
-        if differing:
-            self.narrator.warn(f"the last bits may differ from an unbroken run: {', '.join(differing)}")
 
     def _environment(self) -> Environment:
         return describe_environment(self.device, self._precision(), deterministic=self.request.deterministic)

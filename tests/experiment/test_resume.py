@@ -15,7 +15,7 @@ from conftest import TINY, Command
 from ppdgrow.checkpoint import RunFolder, read_checkpoint, read_jsonl, write_checkpoint
 from ppdgrow.data.batches import Batch, Batches
 
-LINE = "train --layers 2 --steps 20 -o model.dropout=0.1 --quiet --out"
+LINE = "train --layers 2 --steps 21 -o model.dropout=0.1 --quiet --out"
 
 
 @pytest.fixture
@@ -58,7 +58,7 @@ def same(x: dict[str, Any], y: dict[str, Any]) -> bool:
 
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
-@pytest.mark.parametrize("step", [1, 6, 9, 15, 20], ids=lambda step: f"at {step}")
+@pytest.mark.parametrize("step", [1, 6, 9, 15, 21], ids=lambda step: f"at {step}")
 def test_a_stopped_run_goes_on_to_the_same_bits(ppdgrow: Command, stop_at: Any, step: int, number: int) -> None:
     """Steps: the first, at a save, between saves, before an evaluation, the last."""
     ppdgrow(f"{LINE} whole", *TINY)
@@ -81,7 +81,7 @@ def test_a_killed_run_goes_on_from_its_last_save(ppdgrow: Command, monkeypatch: 
     (checkpoints[-1] / "manifest.json").unlink()
     (run.path / "checkpoints" / ".tmp-left").mkdir()
     with run.metrics_path.open("a") as file:
-        file.write('{"step": 21, "tr')
+        file.write('{"step": 22, "tr')
     going_on = ppdgrow(f"{LINE} broken", *TINY)
     assert "skipped a damaged checkpoint" in going_on.stderr
     assert same(result("broken"), result("whole"))
