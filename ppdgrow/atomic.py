@@ -73,6 +73,7 @@ def new_folder(path: Path) -> Iterator[Path]:
         StorageError: the file system refused a step.
     """
     with storage_errors(path):
+        path = path.resolve()  # a link to a folder stays a link
         path.parent.mkdir(parents=True, exist_ok=True)
         temporary = Path(tempfile.mkdtemp(prefix=TEMPORARY_PREFIX, dir=path.parent))
         temporary.chmod(0o777 & ~_umask())  # mkdtemp makes 0700 whatever the umask says
@@ -81,7 +82,7 @@ def new_folder(path: Path) -> Iterator[Path]:
             for file in temporary.rglob("*"):
                 fsync_path(file)
             fsync_path(temporary)
-            if path.is_dir() and not path.is_symlink():
+            if path.is_dir() and any(path.iterdir()):
                 doomed = Path(tempfile.mkdtemp(prefix=TEMPORARY_PREFIX, dir=path.parent))
                 path.replace(doomed)
                 try:

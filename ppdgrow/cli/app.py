@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import errno
+import signal
 import sys
 import traceback
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from inspect import cleandoc
+from types import FrameType
 from typing import Annotated, Any
 
 import typer
@@ -15,7 +18,7 @@ from typer.main import get_command
 
 from ppdgrow import __version__
 from ppdgrow.console import prepare_streams, report_error, write_stdout
-from ppdgrow.errors import PPDGrowError, StorageError
+from ppdgrow.errors import ConfigError, PPDGrowError, StorageError
 
 PROGRAM = "ppdgrow"
 _WIDEST_OPTION = 30
@@ -123,6 +126,35 @@ def run(app: typer.Typer, arguments: Sequence[str] | None = None) -> int:
         app: from `new_app`.
         arguments: without the program's name; those of the process if left out. None at all is `--help`.
     """
+    with _interrupts() as received:
+        return _run(app, arguments, received)
+
+
+@contextmanager
+def _interrupts() -> Iterator[list[int]]:
+    """SIGINT and SIGTERM raise KeyboardInterrupt, and which one it was is kept.
+
+    Libraries that are being imported can turn the exception into one of their own.
+    """
+    received: list[int] = []
+
+    def handle(number: int, frame: FrameType | None) -> None:
+        received.append(number)
+        raise KeyboardInterrupt
+
+    try:
+        before = {number: signal.signal(number, handle) for number in (signal.SIGINT, signal.SIGTERM)}
+    except ValueError:  # not the main thread
+        yield received
+        return
+    try:
+        yield received
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)
+
+
+def _run(app: typer.Typer, arguments: Sequence[str] | None, received: list[int]) -> int:
     prepare_streams()
     given = list(sys.argv[1:] if arguments is None else arguments)
     options = given[: given.index("--")] if "--" in given else given
@@ -134,8 +166,13 @@ def run(app: typer.Typer, arguments: Sequence[str] | None = None) -> int:
     except typer.TyperException as error:
         return _fail(_usage_message(error, app, given), error.exit_code, as_json)
     except (KeyboardInterrupt, typer.Abort):
-        return _fail("interrupted", _INTERRUPTED, as_json)
+        return _fail("interrupted", _interrupted(received), as_json)
     except Exception as error:
+        if received:
+            return _fail("interrupted", _interrupted(received), as_json)
+        if isinstance(error, MemoryError) or "allocate memory" in str(error) or "out of memory" in str(error).lower():
+            message = "out of memory: use a smaller train.batch_size, data.sequence_length, model.width or model.layers"
+            return _fail(message, ConfigError.exit_code, as_json)
         if isinstance(error, OSError) and error.errno in _STORAGE:
             place = f" {error.filename!r}" if error.filename is not None else ""
             message = f"cannot write{place}: {error.strerror}; free some space or choose another folder with --out"
@@ -145,7 +182,11 @@ def run(app: typer.Typer, arguments: Sequence[str] | None = None) -> int:
         return _fail(message, PPDGrowError.exit_code, as_json, traceback.format_exc())
     code = outcome if isinstance(outcome, int) else 0
     # Typer turns Ctrl-C into this code before it can be caught here.
-    return _fail("interrupted", code, as_json) if code == _INTERRUPTED else code
+    return _fail("interrupted", _interrupted(received), as_json) if code == _INTERRUPTED else code
+
+
+def _interrupted(received: list[int]) -> int:
+    return 128 + received[0] if received else _INTERRUPTED
 
 
 def _fail(message: str, exit_code: int, as_json: bool, trace: str | None = None) -> int:

@@ -102,8 +102,9 @@ def run(
     from ppdgrow.surgery.positions import count_places
 
     kinds = tuple(part.strip() for part in pair.split(",")) if pair is not None else GrowthRequest.kinds
-    if remove is not None and (pair is not None or pairs is not None):
-        raise ConfigError("--remove takes a pair out, --pair and --pairs add some: give one or the other")
+    given = (pair, pairs, source, position != "interleave", scale != 1.0, method != "pair", moments != "copy_v")
+    if remove is not None and any(value not in (None, False) for value in given):
+        raise ConfigError("--remove takes a pair out, the other options of growth add some: give one or the other")
     growth = GrowthRequest(
         kinds=kinds,
         pairs=pairs if pairs is not None else (count_places(position) or len(kinds)),

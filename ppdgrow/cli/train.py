@@ -10,6 +10,7 @@ import typer
 from ppdgrow.cli import options
 from ppdgrow.config.load import Layer, parse_override, read_yaml
 from ppdgrow.console import Narrator
+from ppdgrow.errors import ConfigError
 
 NAME = "train"
 EXAMPLE = """
@@ -98,7 +99,11 @@ def run(
         "--precision": ("train.precision", precision),
     }
     chosen = [] if recipe is None else [Layer(f"recipe {recipe}", read_yaml(recipe))]
-    chosen += [Layer("-o", dict([parse_override(text)])) for text in override or []]
+    overrides = [parse_override(text) for text in override or []]
+    if len(dict(overrides)) != len(overrides):
+        key = next(key for number, (key, _) in enumerate(overrides) if key in dict(overrides[:number]))
+        raise ConfigError(f"{key} is given twice with -o: leave one out")
+    chosen += [Layer("-o", dict(overrides))] if overrides else []
     chosen += [Layer(flag, {key: value}) for flag, (key, value) in flags.items() if value is not None]
     narrator = Narrator(quiet=quiet, json=json)
     request = TrainRequest(

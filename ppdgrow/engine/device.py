@@ -12,7 +12,7 @@ import torch
 from torch import Tensor, nn
 
 from ppdgrow.config.state import Environment
-from ppdgrow.errors import ConfigError
+from ppdgrow.errors import ConfigError, InvalidInputError
 
 Precision = Literal["fp32", "bf16"]
 AUTO_MIN_WIDTH = 256
@@ -105,9 +105,16 @@ def rng_state(device: torch.device) -> dict[str, Tensor]:
 
 
 def set_rng_state(streams: dict[str, Tensor], device: torch.device, seed: int) -> None:
-    """Restore the random streams; those that a checkpoint does not have are seeded."""
+    """Restore the random streams; those that a checkpoint does not have are seeded.
+
+    Raises:
+        InvalidInputError: a stream is not one of this torch.
+    """
     torch.manual_seed(seed)
-    if "cpu" in streams:
-        torch.set_rng_state(streams["cpu"])
-    if device.type == "cuda" and "cuda" in streams:
-        torch.cuda.set_rng_state(streams["cuda"], device)
+    try:
+        if "cpu" in streams:
+            torch.set_rng_state(streams["cpu"])
+        if device.type == "cuda" and "cuda" in streams:
+            torch.cuda.set_rng_state(streams["cuda"], device)
+    except (RuntimeError, TypeError) as error:
+        raise InvalidInputError(f"the checkpoint's random state does not fit this torch: {error}") from None

@@ -137,8 +137,9 @@ class Engine:
             self._train_step(self.step + 1, movement)
             evaluate_now = self.step % self.config.eval_every == 0 or self.step == last
             save_now = self.step % self.config.save_every == 0 or self.step == last
+            stop_now = bool(self.stop)  # read once: what is saved must have been flushed
             lines: list[dict[str, Any]] = []
-            if evaluate_now or save_now or self.stop or self.step % FLUSH_EVERY == 0:
+            if evaluate_now or save_now or stop_now or self.step % FLUSH_EVERY == 0:
                 lines = self._flush(listener, started)
             else:
                 self._add_seconds(started)
@@ -147,9 +148,9 @@ class Engine:
             if lines:
                 listener.lines(lines)
                 listener.progress(self.step, lines[-1])
-            if save_now or self.stop:
+            if save_now or stop_now:
                 listener.save()
-            if self.stop and self.step < last:
+            if stop_now and self.step < last:
                 self._raise_interrupted()
 
     def _train_step(self, step: int, movement: MovementCheck) -> None:

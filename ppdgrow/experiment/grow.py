@@ -26,8 +26,16 @@ from ppdgrow.engine.device import autocast, resolve_device
 from ppdgrow.engine.evaluate import BatchLike
 from ppdgrow.errors import CheckFailedError, ConfigError
 from ppdgrow.experiment.card import model_card
-from ppdgrow.experiment.recipe import digest_of
-from ppdgrow.experiment.setting import Parent, Setting, checkpoint_setting, load_parent, warn_of_changes
+from ppdgrow.experiment.output import check_place, holds_something
+from ppdgrow.experiment.recipe import digest_of, sibling
+from ppdgrow.experiment.setting import (
+    Parent,
+    Setting,
+    checkpoint_setting,
+    chosen_precision,
+    load_parent,
+    warn_of_changes,
+)
 from ppdgrow.nn.model import Transformer, build_model
 from ppdgrow.seeding import generator
 from ppdgrow.surgery import (
@@ -101,6 +109,7 @@ def grow(request: GrowRequest, narrator: Narrator) -> GrowResult:
     """
     parent = load_parent(request.checkpoint)
     child, event = _remove(parent, request) if request.remove is not None else _grow(parent, request, narrator)
+    event["evaluated"] = request.evaluate
     run = RunFolder(request.out or _default_folder(parent, event))
     repeated = _repeated(run, parent, event)
     if repeated is not None:
@@ -181,8 +190,8 @@ def _child(
 
 
 def _default_folder(parent: Parent, event: dict[str, Any]) -> Path:
-    name = f"{parent.run.path.name}-removed" if event["event"] == "remove" else f"{parent.run.path.name}-grown"
-    return parent.run.path.parent / f"{name}-{digest_of(event)}"
+    done = "removed" if event["event"] == "remove" else "grown"
+    return sibling(parent, f"-{done}-{digest_of(event)}")
 
 
 def _repeated(run: RunFolder, parent: Parent, event: dict[str, Any]) -> dict[str, Any] | None:
@@ -191,15 +200,10 @@ def _repeated(run: RunFolder, parent: Parent, event: dict[str, Any]) -> dict[str
     Raises:
         ConfigError: it holds something else.
     """
-    if not run.path.exists():
+    check_place(run, parent)
+    if not holds_something(run):
         return None
     where = f"the output folder {str(run.path)!r}"
-    if not run.path.is_dir():
-        raise ConfigError(f"{where} is a file: choose another folder with --out")
-    if run.path.resolve() == parent.run.path.resolve():
-        raise ConfigError(f"{where} is the input: grow never writes into it; choose another --out")
-    if not any(run.path.iterdir()):
-        return None
     events = read_jsonl(run.growth_path)
     same = bool(events) and all(events[-1].get(key) == value for key, value in event.items() if key != "parent")
     if not same or run.newest_valid() != run.checkpoint_path(parent.step):
@@ -222,7 +226,7 @@ def _measure(
         inputs = _synthetic_inputs(old.architecture).to(device)
         logits = []
         for model in _models(old, child, device):
-            with torch.no_grad(), autocast(device, old.state.environment.precision):
+            with torch.no_grad(), autocast(device, chosen_precision(parent, request.precision)):
                 logits.append(model(inputs))
         same = torch.equal(*logits)
         if must_preserve and not same:

@@ -13,14 +13,27 @@ from ppdgrow.experiment.setting import Parent, resolved_recipe
 WAY_OUT = "choose another --out, or remove the folder"
 
 
-def holds_something(run: RunFolder) -> bool:
-    """Whether the folder exists and is not empty (a lock file does not count).
+def check_place(run: RunFolder, parent: Parent | None) -> None:
+    """An output folder can be made there, and is not the input nor inside it.
 
     Raises:
-        ConfigError: it is a file.
+        ConfigError: it is a file, below a file, the current folder, a dangling link, or in the input.
     """
-    if run.path.exists() and not run.path.is_dir():
-        raise ConfigError(f"the output folder {str(run.path)!r} is a file: choose another --out")
+    where = f"the output folder {str(run.path)!r}"
+    file = next((place for place in (run.path, *run.path.parents) if place.exists() and not place.is_dir()), None)
+    if file is not None:
+        raise ConfigError(f"{where}: {str(file)!r} is a file; choose another --out")
+    if run.path.is_symlink() and not run.path.exists():
+        raise ConfigError(f"{where} is a link to nothing: choose another --out")
+    resolved = run.path.resolve()
+    if Path.cwd().is_relative_to(resolved):
+        raise ConfigError(f"{where} is the current folder or holds it: choose a folder in it with --out")
+    if parent is not None and resolved.is_relative_to(parent.run.path.resolve()):
+        raise ConfigError(f"{where} is the input or in it, which is never written to: choose another --out")
+
+
+def holds_something(run: RunFolder) -> bool:
+    """Whether the folder exists and is not empty (a lock file does not count)."""
     return run.path.is_dir() and any(entry.name != ".lock" for entry in run.path.iterdir())
 
 

@@ -76,7 +76,7 @@ def default_folder(parent: Parent | None, recipe: Recipe) -> Path:
     digest = digest_of(identity)
     if parent is not None:
         step = "" if parent.folder == _newest(parent) else f"-step{parent.step}"
-        return parent.run.path.parent / f"{parent.run.path.name}{step}-trained-{digest}"
+        return sibling(parent, f"{step}-trained-{digest}")
     model = recipe.model
     name = Path(recipe.data.name).stem if "/" in recipe.data.name else recipe.data.name
     return Path("runs") / f"{name}-{model.family}-{model.stream}-{model.layers}-{digest}"
@@ -86,6 +86,14 @@ def digest_of(values: dict[str, Any]) -> str:
     """A short stable digest of plain values, for folder names. Paths of parents do not count."""
     counted = {key: value for key, value in values.items() if key != "parent"}
     return hashlib.sha256(json.dumps(counted, sort_keys=True).encode()).hexdigest()[:8]
+
+
+def sibling(parent: Parent, name: str) -> Path:
+    """A folder beside the parent's run, named after it: `runs/shallow` and `-grown` give `runs/shallow-grown`."""
+    path = parent.run.path
+    if path.name in ("", ".."):
+        path = path.resolve()
+    return path.parent / f"{path.name}{name}"
 
 
 def _newest(parent: Parent) -> Path | None:

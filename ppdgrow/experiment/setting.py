@@ -39,11 +39,11 @@ class Parent:
 
     def lineage(self) -> list[dict[str, Any]]:
         """The events of `growth.jsonl` up to the checkpoint's step."""
-        return [event for event in read_jsonl(self.run.growth_path) if event.get("step", 0) <= self.step]
+        return _up_to(self.run.growth_path, self.step)
 
     def metrics(self) -> list[dict[str, Any]]:
         """The lines of `metrics.jsonl` up to the checkpoint's step."""
-        return [line for line in read_jsonl(self.run.metrics_path) if line.get("step", 0) <= self.step]
+        return _up_to(self.run.metrics_path, self.step)
 
     def used_ids(self) -> frozenset[str]:
         """Block ids that some ancestor had, whether or not they are still there."""
@@ -53,6 +53,13 @@ class Parent:
             for block_id in event.get("ids", [])
             if isinstance(block_id, str) and block_id[:1] in ("l", "p") and block_id[1:].isdigit()
         )
+
+
+def _up_to(path: Path, step: int) -> list[dict[str, Any]]:
+    lines = read_jsonl(path)
+    if any(not isinstance(line.get("step"), int) for line in lines):
+        raise InvalidInputError(f"{str(path)!r}: a line has no whole number 'step'; restore the file")
+    return [line for line in lines if line["step"] <= step]
 
 
 def load_parent(path: Path, *, optimizer: bool = True) -> Parent:
@@ -72,6 +79,13 @@ def load_parent(path: Path, *, optimizer: bool = True) -> Parent:
     except ConfigError as error:
         raise InvalidInputError(f"{str(run.recipe_path)!r} is not a valid recipe: {error}") from None
     checkpoint = read_checkpoint(folder, optimizer=optimizer)
+    for name, state in checkpoint.moments.items():
+        for key in ("exp_avg", "exp_avg_sq"):
+            if state[key].shape != checkpoint.tensors[name].shape:
+                raise InvalidInputError(
+                    f"{str(folder)!r}: optimizer state {key} of {name!r} is {tuple(state[key].shape)}, expected "
+                    f"{tuple(checkpoint.tensors[name].shape)}; use an older checkpoint of the run"
+                )
     return Parent(run, folder, checkpoint, recipe, values, manifest_digest(folder))
 
 
@@ -124,10 +138,14 @@ def checkpoint_setting(parent: Parent, *, device: str, precision: str | None, da
     recipe = parent.recipe
     dataset = open_dataset(with_directory(recipe.data, data_dir), task_of(recipe), parent.checkpoint.tokenizer)
     check_input(dataset, parent)
-    chosen: Precision = parent.checkpoint.state.environment.precision
-    if precision in ("fp32", "bf16"):
-        chosen = "bf16" if precision == "bf16" else "fp32"
-    return Setting(resolve_device(device), chosen, dataset, recipe)
+    return Setting(resolve_device(device), chosen_precision(parent, precision), dataset, recipe)
+
+
+def chosen_precision(parent: Parent, asked: str | None) -> Precision:
+    """The precision that is asked for; with None or `auto` that in which the checkpoint was trained."""
+    if asked in ("fp32", "bf16"):
+        return "bf16" if asked == "bf16" else "fp32"
+    return parent.checkpoint.state.environment.precision
 
 
 def check_input(dataset: Dataset, parent: Parent) -> None:

@@ -34,7 +34,7 @@ from ppdgrow.engine.loop import Engine
 from ppdgrow.engine.signals import StopFlag, stop_flag
 from ppdgrow.errors import ConfigError
 from ppdgrow.experiment.card import model_card
-from ppdgrow.experiment.output import finished, holds_something, same_run
+from ppdgrow.experiment.output import check_place, finished, holds_something, same_run
 from ppdgrow.experiment.recipe import default_folder, resolve_training
 from ppdgrow.experiment.recorder import Recorder, train_document
 from ppdgrow.experiment.setting import (
@@ -76,6 +76,7 @@ def train(request: TrainRequest, narrator: Narrator) -> dict[str, Any]:
     run = RunFolder(request.out or default_folder(parent, resolved.recipe))
     first = 0 if parent is None else parent.step
     last = first + resolved.recipe.train.steps
+    check_place(run, parent)
     if holds_something(run):
         recorded = same_run(run, resolved, parent, request.resume)
         final = finished(run, last)

@@ -42,6 +42,7 @@ class NamedAdamW:
                 chosen = [(name, p) for name, p in members.items() if (p.ndim >= 2) == matrices]
                 if chosen:
                     groups.append({"params": chosen, "scope": scope, "weight_decay": decay if matrices else 0.0})
+        self._frozen: dict[str, dict[str, Tensor]] = {}
         self.optimizer = torch.optim.AdamW(groups, lr=config.lr, betas=config.betas, fused=True)
 
     @property
@@ -80,10 +81,14 @@ class NamedAdamW:
     def load_moments(self, moments: Mapping[str, Mapping[str, Tensor]]) -> None:
         """Take over optimizer state by name; a parameter without any starts with zero moments and step 0.
 
+        State of parameters that are not trained now is kept for `moments` to hand on.
+
         Raises:
             InvalidInputError: state for a parameter whose shape is another.
         """
-        for name, parameter in self.parameters.items():
+        trained = self.parameters
+        self._frozen = {name: dict(state) for name, state in moments.items() if name not in trained}
+        for name, parameter in trained.items():
             state = moments.get(name)
             if state is None:
                 continue
@@ -101,7 +106,7 @@ class NamedAdamW:
 
     def moments(self) -> dict[str, dict[str, Tensor]]:
         """Copies of the optimizer state on the CPU, by parameter name."""
-        return {
+        return self._frozen | {
             name: {key: state[key].detach().to("cpu", copy=True) for key in STATE_KEYS}
             for name, parameter in self.parameters.items()
             if (state := self.optimizer.state.get(parameter))

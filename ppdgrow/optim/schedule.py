@@ -65,7 +65,8 @@ def make_schedule(config: TrainConfig, *, first: int, last: int, initial: float)
                 f"train.horizon is {config.horizon}, but this run ends at step {last}: "
                 f"set --horizon to at least {last}, or fewer --steps"
             )
-        start, end, initial = 0, config.horizon, 0.0
+        start, end = 0, config.horizon
+        initial = 1.0 if initial >= 1.0 else 0.0  # at the peak already: no second warm-up
     notes = []
     warmup = config.warmup_steps
     longest = max(1, (end - start) // 10)

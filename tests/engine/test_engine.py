@@ -189,6 +189,24 @@ def test_a_signal_stops_after_the_step_with_its_state_saved() -> None:
     assert [line["step"] for line in log.metrics] == [1, 2, 3, 4, 5]
 
 
+def test_a_signal_at_any_moment_saves_only_what_was_flushed() -> None:
+    """The flag goes up between the update and the save: the step after is the one that stops."""
+    engine, log = engine_of(new_model())
+    add_seconds = engine._add_seconds
+
+    def interrupt(started: float) -> None:
+        if engine.step == 7:
+            engine.stop.handle(signal.SIGTERM, None)
+        add_seconds(started)
+
+    engine._add_seconds = interrupt  # type: ignore[method-assign]
+    with pytest.raises(InterruptedRunError):
+        engine.run(40, log)
+    assert log.saved == [8]
+    assert [line["step"] for line in log.metrics] == list(range(1, 9))
+    assert engine.ledger.tokens == 8 * BATCH * LENGTH
+
+
 def test_a_signal_inside_evaluation_saves_the_step_and_the_evaluation_is_made_up_for() -> None:
     whole, whole_log = engine_of(new_model())
     whole.run(20, whole_log)

@@ -57,6 +57,10 @@ def test_with_a_horizon_two_parts_are_one_schedule(kind: str) -> None:
     ]
 
 
+def test_a_horizon_after_an_undecayed_run_has_no_second_warm_up() -> None:
+    assert schedule(first=20, last=25, initial=1.0, horizon=1000).factor(21) == 1.0
+
+
 def test_a_horizon_before_the_end_is_refused() -> None:
     with pytest.raises(ConfigError, match="at least 1000"):
         schedule(horizon=999)

@@ -40,6 +40,8 @@ BAD_TRAINING = [
     ("--model mlp", 2, "model.family"),
     ("--bogus", 2, "no such option"),
     ("-o data.tokenizer=bpe:3", 2, "data.tokenizer"),
+    ("-o train.lr=1 -o train.lr=2", 2, "train.lr is given twice"),
+    ("--out .", 2, "is the current folder"),
 ]
 
 
@@ -93,6 +95,10 @@ BAD_GROWTH = [
     ("--remove last --pair ffn", 2, "one or the other"),
     ("--scale nan", 2, "scale"),
     ("--out shallow", 2, "is the input"),
+    ("--out shallow/child", 2, "is the input or in it"),
+    ("--out .", 2, "is the current folder"),
+    ("--out shallow/recipe.yaml/x", 2, "is a file"),
+    ("--remove last --scale 2", 2, "one or the other"),
     ("--device cuda:9", 2, "cuda:9"),
 ]
 

@@ -5,6 +5,9 @@ from __future__ import annotations
 import dataclasses
 import os
 import signal
+import subprocess
+import sys
+import time
 from pathlib import Path
 from typing import Any
 
@@ -149,3 +152,18 @@ def test_data_that_changed_is_refused_on_resume_and_warned_of_elsewhere(
     assert "the validation split of wikitext2 changed since step 7" in refused.stderr
     for command in ("grow a --out g", "probe a", "train a --steps 1 --out b"):
         assert "validation split of wikitext2 is not the one" in ppdgrow(command).stderr
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_a_signal_while_a_command_starts_ends_it_in_one_line(tmp_path: Path, number: int) -> None:
+    """Ctrl-C in the midst of importing torch: libraries turn the exception into one of their own."""
+    process = subprocess.Popen(
+        [sys.executable, "-m", "ppdgrow", "train", "--layers", "1", "--out", str(tmp_path / "a")],
+        stderr=subprocess.PIPE,
+        text=True,
+    )
+    time.sleep(1.0)
+    process.send_signal(number)
+    _, err = process.communicate(timeout=60)
+    assert process.returncode == 128 + number, err
+    assert "Traceback" not in err

@@ -170,6 +170,9 @@ def test_only_pairs_and_the_pair_rate_touch_the_new_parameters_alone(ppdgrow: Co
     only, still = (read_checkpoint(newest(Path(name))).tensors for name in ("only", "still"))
     assert all(torch.equal(only[name], old[name]) for name in old)
     assert not all(torch.equal(still[name], old[name]) for name in old)
+    kept = read_checkpoint(newest(Path("only"))).moments
+    parent = read_checkpoint(newest(shallow)).moments
+    assert all(torch.equal(kept[name][key], parent[name][key]) for name in parent for key in parent[name])
     theta = read_checkpoint(newest(Path("g"))).tensors
     for name in theta.keys() - old.keys():
         assert torch.equal(still[name], theta[name])
