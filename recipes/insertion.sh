@@ -3,7 +3,7 @@
 # and after must be one number. Trains on, and shows what the pairs do then.
 #
 # Run:   sh recipes/insertion.sh             (PPDGROW_DATA=FOLDER with wikitext-2/ and cifar10/, else a download)
-# Takes: long: its WikiText-2 half took 56 minutes with one thread on a busy Intel Xeon (Sapphire Rapids)
+# Takes: long: its WikiText-2 half took 56 minutes with one thread on a busy Intel Xeon
 # Set:   STEPS per phase (default 200), OUT (default runs/insertion), STREAMS, PRECISIONS, KINDS, RECIPES
 set -eu
 cd "$(dirname "$0")/.."
