@@ -65,3 +65,41 @@ class Attention(nn.Module):
 # The closed registries: a branch by name, and which branches f and g of each coupling kind are.
 BRANCHES: dict[str, type[MLP] | type[Attention]] = {"mlp": MLP, "attention": Attention}
 COUPLING_KINDS: dict[str, tuple[str, str]] = {"ffn": ("mlp", "mlp"), "attention": ("attention", "mlp")}
+
+
+class TwoBranches(nn.Module):
+    """The branches f and g of a coupling kind, on C channels each, with what both need to know to run.
+
+    Args:
+        kind: a key of `COUPLING_KINDS`.
+        channels: C, which both branches read and write.
+        heads, ffn_multiplier, norm: see the branches.
+        causal: whether token t sees tokens 0..t only.
+        dropout: on the outputs of the branches, while training.
+    """
+
+    def __init__(
+        self,
+        kind: str,
+        channels: int,
+        *,
+        heads: int,
+        ffn_multiplier: int,
+        norm: Literal["layer", "rms"],
+        causal: bool,
+        dropout: float = 0.0,
+    ) -> None:
+        super().__init__()
+        f, g = COUPLING_KINDS[kind]
+        self.f = BRANCHES[f](channels, heads=heads, ffn_multiplier=ffn_multiplier, norm=norm)
+        self.g = BRANCHES[g](channels, heads=heads, ffn_multiplier=ffn_multiplier, norm=norm)
+        self.causal = causal
+        self.dropout = dropout
+
+    def f_of(self, x: Tensor) -> Tensor:
+        """The term of f, of the shape of what it reads."""
+        return self.f(x, causal=self.causal, dropout=self.dropout)
+
+    def g_of(self, x: Tensor) -> Tensor:
+        """The term of g, of the shape of what it reads."""
+        return self.g(x, causal=self.causal, dropout=self.dropout)

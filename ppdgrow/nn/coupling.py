@@ -14,40 +14,14 @@ from __future__ import annotations
 
 from typing import Literal
 
-from torch import Tensor, nn
+from torch import nn
 
-from ppdgrow.nn.branches import BRANCHES, COUPLING_KINDS
+from ppdgrow.nn.branches import TwoBranches
 from ppdgrow.nn.stream import Halves
 
 
-class Coupling(nn.Module):
+class Coupling(TwoBranches):
     """One additive coupling block: `(a, b) -> (a + f(b), b + g(a + f(b)))`."""
-
-    def __init__(
-        self,
-        kind: str,
-        channels: int,
-        *,
-        heads: int,
-        ffn_multiplier: int,
-        norm: Literal["layer", "rms"],
-        causal: bool,
-        dropout: float = 0.0,
-    ) -> None:
-        super().__init__()
-        f, g = COUPLING_KINDS[kind]
-        self.f = BRANCHES[f](channels, heads=heads, ffn_multiplier=ffn_multiplier, norm=norm)
-        self.g = BRANCHES[g](channels, heads=heads, ffn_multiplier=ffn_multiplier, norm=norm)
-        self.causal = causal
-        self.dropout = dropout
-
-    def f_of(self, b: Tensor) -> Tensor:
-        """The term that f adds to half a, `(B, T, D/2)`."""
-        return self.f(b, causal=self.causal, dropout=self.dropout)
-
-    def g_of(self, a: Tensor) -> Tensor:
-        """The term that g adds to half b, `(B, T, D/2)`."""
-        return self.g(a, causal=self.causal, dropout=self.dropout)
 
     def forward(self, halves: Halves) -> Halves:
         """Apply C."""
