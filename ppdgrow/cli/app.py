@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import errno
-import signal
 import sys
 import traceback
 from collections.abc import Callable, Iterator, Sequence
@@ -19,6 +18,7 @@ from typer.main import get_command
 from ppdgrow import __version__
 from ppdgrow.console import prepare_streams, report_error, write_stdout
 from ppdgrow.errors import ConfigError, PPDGrowError, StorageError
+from ppdgrow.signals import handling
 
 PROGRAM = "ppdgrow"
 _WIDEST_OPTION = 30
@@ -142,16 +142,8 @@ def _interrupts() -> Iterator[list[int]]:
         received.append(number)
         raise KeyboardInterrupt
 
-    try:
-        before = {number: signal.signal(number, handle) for number in (signal.SIGINT, signal.SIGTERM)}
-    except ValueError:  # not the main thread
+    with handling(handle):
         yield received
-        return
-    try:
-        yield received
-    finally:
-        for number, handler in before.items():
-            signal.signal(number, handler)
 
 
 def _run(app: typer.Typer, arguments: Sequence[str] | None, received: list[int]) -> int:

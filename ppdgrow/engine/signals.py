@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import os
-import signal
 from collections.abc import Iterator
 from contextlib import contextmanager
 from types import FrameType
+
+from ppdgrow.signals import handling
 
 
 class StopFlag:
@@ -33,13 +34,5 @@ class StoppedError(Exception):
 def stop_flag() -> Iterator[StopFlag]:
     """Catch SIGINT and SIGTERM into a flag while the body runs (main thread only, elsewhere never set)."""
     flag = StopFlag()
-    try:
-        previous = {number: signal.signal(number, flag.handle) for number in (signal.SIGINT, signal.SIGTERM)}
-    except ValueError:  # not the main thread
+    with handling(flag.handle):
         yield flag
-        return
-    try:
-        yield flag
-    finally:
-        for number, handler in previous.items():
-            signal.signal(number, handler)
