@@ -8,7 +8,7 @@ from ppdgrow.checkpoint.format import (
     read_state,
     write_checkpoint,
 )
-from ppdgrow.checkpoint.jsonl import append_jsonl, read_jsonl, truncate_jsonl
+from ppdgrow.checkpoint.jsonl import append_jsonl, lines_up_to, read_jsonl, truncate_jsonl
 from ppdgrow.checkpoint.runs import RunFolder, locate_checkpoint
 from ppdgrow.checkpoint.shards import weight_files
 
@@ -16,6 +16,7 @@ __all__ = [
     "Checkpoint",
     "RunFolder",
     "append_jsonl",
+    "lines_up_to",
     "locate_checkpoint",
     "manifest_digest",
     "read_checkpoint",

@@ -64,6 +64,18 @@ def _cut_partial_line(file: Any) -> None:
     file.truncate(file.read().rfind(b"\n") + 1)
 
 
+def lines_up_to(path: Path, step: int) -> list[dict[str, Any]]:
+    """The lines up to and including a step.
+
+    Raises:
+        InvalidInputError: a line is not valid or has no step.
+    """
+    lines = read_jsonl(path)
+    if any(not isinstance(line.get("step"), int) for line in lines):
+        raise InvalidInputError(f"{str(path)!r}: a line has no whole number 'step'; restore the file")
+    return [line for line in lines if line["step"] <= step]
+
+
 def truncate_jsonl(path: Path, step: int) -> None:
     """Keep the lines up to and including a step, atomically; an absent file stays absent.
 
@@ -71,8 +83,6 @@ def truncate_jsonl(path: Path, step: int) -> None:
         InvalidInputError: a line is not valid or has no step.
         StorageError: the file system refused.
     """
-    lines = read_jsonl(path)
-    if any(not isinstance(line.get("step"), int) for line in lines):
-        raise InvalidInputError(f"{str(path)!r}: a line has no whole number 'step'; restore the file")
+    lines = lines_up_to(path, step)
     if path.exists():
-        write_file(path, "".join(json.dumps(line) + "\n" for line in lines if line["step"] <= step))
+        write_file(path, "".join(json.dumps(line) + "\n" for line in lines))

@@ -10,7 +10,7 @@ from typing import Any
 import torch
 from torch import nn
 
-from ppdgrow.checkpoint import Checkpoint, RunFolder, locate_checkpoint, manifest_digest, read_checkpoint, read_jsonl
+from ppdgrow.checkpoint import Checkpoint, RunFolder, lines_up_to, locate_checkpoint, manifest_digest, read_checkpoint
 from ppdgrow.config.load import Layer, Resolved, read_yaml, resolve
 from ppdgrow.config.schema import DataConfig, Recipe, Task
 from ppdgrow.config.state import TrainerState, Validation
@@ -39,11 +39,11 @@ class Parent:
 
     def lineage(self) -> list[dict[str, Any]]:
         """The events of `growth.jsonl` up to the checkpoint's step."""
-        return _up_to(self.run.growth_path, self.step)
+        return lines_up_to(self.run.growth_path, self.step)
 
     def metrics(self) -> list[dict[str, Any]]:
         """The lines of `metrics.jsonl` up to the checkpoint's step."""
-        return _up_to(self.run.metrics_path, self.step)
+        return lines_up_to(self.run.metrics_path, self.step)
 
     def used_ids(self) -> frozenset[str]:
         """Block ids that some ancestor had, whether or not they are still there."""
@@ -53,13 +53,6 @@ class Parent:
             for block_id in event.get("ids", [])
             if isinstance(block_id, str) and block_id[:1] in ("l", "p") and block_id[1:].isdigit()
         )
-
-
-def _up_to(path: Path, step: int) -> list[dict[str, Any]]:
-    lines = read_jsonl(path)
-    if any(not isinstance(line.get("step"), int) for line in lines):
-        raise InvalidInputError(f"{str(path)!r}: a line has no whole number 'step'; restore the file")
-    return [line for line in lines if line["step"] <= step]
 
 
 def load_parent(path: Path, *, optimizer: bool = True) -> Parent:
