@@ -11,7 +11,7 @@ from ppdgrow.cli import options
 from ppdgrow.console import Narrator
 
 if TYPE_CHECKING:
-    from ppdgrow.experiment.compare import Comparison
+    from ppdgrow.experiment.comparison.compare import Comparison
 
 NAME = "compare"
 EXAMPLE = """
@@ -50,7 +50,7 @@ def run(
     of the first experiment, each with its figure and bound. Runs on different data are refused. The figures
     come from the run folders alone. One seed of each arm is a hint, not evidence: run at least three.
     """
-    from ppdgrow.experiment.compare import compare_runs
+    from ppdgrow.experiment.comparison.compare import compare_runs
 
     narrator = Narrator(quiet=quiet, json=json)
     comparison = compare_runs(runs, accept=accept, epsilon=epsilon)
@@ -62,7 +62,7 @@ def run(
 
 def _tell(comparison: Comparison, narrator: Narrator) -> None:
     """Warnings, the table, the criteria, and the verdict with what it is worth."""
-    from ppdgrow.experiment.comparison_table import closing_lines, comparison_rows, criteria_rows
+    from ppdgrow.experiment.comparison.table import closing_lines, comparison_rows, criteria_rows
 
     for warning in comparison.warnings:
         narrator.warn(warning)

@@ -9,9 +9,9 @@ from typing import Annotated, Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, TypeAdapter, model_validator
 
+from ppdgrow.config.growth import PairKind
 from ppdgrow.config.schema import Family, ModelConfig, StreamName, Task
 
-PairKind = Literal["ffn", "attention"]
 PairState = Literal["tied", "untied"]
 Size = Annotated[int, Field(ge=1, le=2**40)]
 

@@ -28,8 +28,7 @@ def unknown_key(key: str, source: str) -> str:
     """`unknown recipe key 'trian.lr' (did you mean 'train.lr'?)`."""
     keys = list(recipe_keys())
     where = "" if source == "-o" else f" in {source}"
-    sections = list(Recipe.model_fields)
-    if key in sections:
+    if key in Recipe.model_fields:
         example = next(known for known in keys if known.startswith(f"{key}."))
         return f"{key!r}{where} is a section of the recipe, expected keys below it, such as {example!r}"
     return f"unknown recipe key {shorten(key)}{where} (did you mean {nearest_key(key, keys)!r}?)"
@@ -41,7 +40,7 @@ def nearest_key(key: str, keys: list[str]) -> str:
     leaf = wanted.rpartition(".")[2]
     by_leaf: dict[str, list[str]] = {}
     for known in keys:
-        by_leaf.setdefault(known.partition(".")[2], []).append(known)
+        by_leaf.setdefault(known.partition(".")[2] or known, []).append(known)
     if leaf in by_leaf:
         return difflib.get_close_matches(wanted, by_leaf[leaf], n=1, cutoff=0.0)[0]
     whole = difflib.get_close_matches(wanted, keys, n=1, cutoff=0.75)
@@ -60,6 +59,8 @@ def explain(error: ValidationError, values: Mapping[str, Any], sources: Mapping[
         sources: where each of them came from.
     """
     first = error.errors(include_url=False)[0]
+    if first["loc"][:1] == ("growth",):
+        return explain_growth(first, sources["growth"])
     key = ".".join(str(part) for part in first["loc"][:2])
     own = first.get("ctx", {}).get("error") if first["type"] == "value_error" else None
     if key not in values:
@@ -70,6 +71,31 @@ def explain(error: ValidationError, values: Mapping[str, Any], sources: Mapping[
         return f"{key}: {own} ({way_out})"
     words = expected(key, every_bound=first["type"].startswith("less_than"))
     return f"{key}: found {shorten(values[key])}, expected {words} ({way_out})"
+
+
+def explain_growth(first: Mapping[str, Any], source: str) -> str:
+    """The first thing that is wrong within `growth:`, with the place of it, such as `growth[0].trial.steps`."""
+    where, metadata = "growth", list[Any]()
+    annotation: Any = Recipe.model_fields["growth"].annotation
+    for part in first["loc"][1:]:
+        fields = getattr(annotation, "model_fields", {})
+        if isinstance(part, int):
+            where, annotation, metadata = f"{where}[{part}]", get_args(annotation)[0], []
+            annotation = get_args(annotation)[0] if get_origin(annotation) is tuple else annotation
+        elif part in fields:
+            where, annotation, metadata = f"{where}.{part}", fields[part].annotation, list(fields[part].metadata)
+            options = [option for option in get_args(annotation) if get_origin(option) is tuple]
+            annotation = options[0] if options else annotation
+        elif first["type"] == "extra_forbidden":
+            nearest = difflib.get_close_matches(part, fields, n=1, cutoff=0.0)[0]
+            return f"unknown recipe key {shorten(f'{where}.{part}')} in {source} (did you mean {nearest!r}?)"
+    if first["type"] == "missing":
+        return f"{where} is missing in {source}: expected {_describe(annotation, metadata, False)}"
+    own = first.get("ctx", {}).get("error") if first["type"] == "value_error" else None
+    if own is not None:
+        return f"{where}: {own} (from {source})"
+    words = _describe(annotation, metadata, first["type"].startswith("less_than"))
+    return f"{where}: found {shorten(first['input'])}, expected {words} (from {source})"
 
 
 def shorten(value: Any) -> str:
@@ -104,9 +130,14 @@ def _describe(annotation: Any, metadata: list[Any], every_bound: bool) -> str:
         options = [_describe(item, metadata, every_bound) for item in arguments if item is not type(None)]
         return " or ".join([*options, "null"] if type(None) in arguments else options)
     if origin is Literal:
-        return f"one of {', '.join(str(argument) for argument in arguments)}"
+        words = ", ".join(str(argument) for argument in arguments)
+        return words if len(arguments) == 1 else f"one of {words}"
+    if origin is tuple and arguments[-1] is Ellipsis:
+        return f"a list, each {_describe(arguments[0], [], every_bound)}"
     if origin is tuple:
         return f"a list of {len(arguments)} values, each {_describe(arguments[0], [], every_bound)}"
+    if hasattr(annotation, "model_fields"):
+        return f"keys such as {', '.join(list(annotation.model_fields)[:3])}, each with its value"
     if annotation is bool:
         return "true or false"
     if annotation is str:

@@ -12,6 +12,7 @@ from typing import Any
 from pydantic import ValidationError
 
 from ppdgrow.config.explain import explain, shorten, unknown_key
+from ppdgrow.config.growth import shorten_entry
 from ppdgrow.config.schema import Recipe, flatten, nest, recipe_keys
 from ppdgrow.config.yaml12 import format_value, parse_value, parse_yaml
 from ppdgrow.errors import ConfigError
@@ -65,7 +66,7 @@ def read_yaml(path: Path | str) -> dict[str, Any]:
     for section, content in document.items():
         if section in Recipe.model_fields and content is None:
             continue
-        nested = isinstance(content, dict)
+        nested = isinstance(content, dict) and section != "growth"
         for key, value in (
             {f"{section}.{name}": item for name, item in content.items()} if nested else {section: content}
         ).items():
@@ -145,6 +146,9 @@ def dump(resolved: Resolved) -> str:
     """
     lines = []
     for section, keys in resolved.recipe.model_dump().items():
+        if section == "growth":
+            lines += _dump_growth(keys, resolved.sources[section])
+            continue
         lines.append(f"{section}:")
         entries = [
             (f"  {name}: {format_value(value)}", resolved.sources[f"{section}.{name}"]) for name, value in keys.items()
@@ -152,6 +156,12 @@ def dump(resolved: Resolved) -> str:
         width = min(max(len(entry) for entry, _ in entries), 40)
         lines += [f"{entry:<{width}}  # {_one_line(source)}" for entry, source in entries]
     return HEADER + "\n".join(lines) + "\n"
+
+
+def _dump_growth(entries: Sequence[Mapping[str, Any]], source: str) -> list[str]:
+    if not entries:
+        return [f"growth: []  # {_one_line(source)}"]
+    return [f"growth:  # {_one_line(source)}", *(f"  - {format_value(shorten_entry(entry))}" for entry in entries)]
 
 
 def _one_line(text: str) -> str:

@@ -4,21 +4,14 @@ from __future__ import annotations
 
 from typing import Annotated, Any, Literal
 
-from pydantic import BaseModel, ConfigDict, Field, field_validator, model_validator
+from pydantic import Field, field_validator, model_validator
+
+from ppdgrow.config.growth import GrowthConfig
+from ppdgrow.config.section import Fraction, NonNegativeInt, PositiveInt, Section
 
 Family = Literal["transformer"]
 StreamName = Literal["coupled", "residual"]
 Task = Literal["lm", "mlm", "classify"]
-
-PositiveInt = Annotated[int, Field(ge=1, le=2**40)]
-NonNegativeInt = Annotated[int, Field(ge=0, le=2**40)]
-Fraction = Annotated[float, Field(ge=0.0, le=1.0)]
-
-
-class Section(BaseModel):
-    """A strict, frozen group of recipe keys: `"6"` is not a number and NaN is not a rate."""
-
-    model_config = ConfigDict(extra="forbid", strict=True, frozen=True, allow_inf_nan=False)
 
 
 class ModelConfig(Section):
@@ -104,11 +97,27 @@ class TrainConfig(Section):
 
 
 class Recipe(Section):
-    """One run: model, data and training."""
+    """One run: model, data, training, and the points at which it grows."""
 
     model: ModelConfig = ModelConfig()
     data: DataConfig = DataConfig()
     train: TrainConfig = TrainConfig()
+    growth: tuple[GrowthConfig, ...] = Field((), strict=False)
+
+    @model_validator(mode="after")
+    def _check_order(self) -> Recipe:
+        free_from, previous = 0, 0
+        for number, entry in enumerate(self.growth):
+            if entry.at != "plateau":
+                if entry.at < free_from:
+                    raise ValueError(
+                        f"growth[{number}].at is {entry.at}, but the trial of growth[{previous}] lasts until step "
+                        f"{free_from}: give the growths in order, at steps that leave room for each trial"
+                    )
+                free_from, previous = entry.at + entry.trial.steps, number
+            else:
+                free_from += entry.trial.steps
+        return self
 
 
 # A checkpoint hands its recipe on to the next `train CKPT`, except for these keys.
@@ -119,6 +128,7 @@ NOT_INHERITED = (
     "train.only",
     "train.pair_lr",
     "train.reset_optimizer",
+    "growth",
 )
 
 
@@ -128,14 +138,23 @@ def recipe_keys() -> dict[str, Any]:
 
 
 def flatten(nested: dict[str, Any]) -> dict[str, Any]:
-    """`{"train": {"lr": 1}}` -> `{"train.lr": 1}` (two levels, as recipes have)."""
-    return {f"{section}.{key}": value for section, keys in nested.items() for key, value in keys.items()}
+    """`{"train": {"lr": 1}, "growth": []}` -> `{"train.lr": 1, "growth": []}` (recipes have two levels)."""
+    flat: dict[str, Any] = {}
+    for section, content in nested.items():
+        if isinstance(content, dict):
+            flat |= {f"{section}.{key}": value for key, value in content.items()}
+        else:
+            flat[section] = content
+    return flat
 
 
-def nest(flat: dict[str, Any]) -> dict[str, dict[str, Any]]:
+def nest(flat: dict[str, Any]) -> dict[str, Any]:
     """The inverse of `flatten`."""
-    nested: dict[str, dict[str, Any]] = {}
+    nested: dict[str, Any] = {}
     for dotted, value in flat.items():
-        section, _, key = dotted.partition(".")
-        nested.setdefault(section, {})[key] = value
+        section, dot, key = dotted.partition(".")
+        if dot:
+            nested.setdefault(section, {})[key] = value
+        else:
+            nested[section] = value
     return nested

@@ -27,12 +27,39 @@ class Validation(_Frozen):
     bits_per_byte: Finite | None = None
 
 
-class Ledger(_Frozen):
-    """What the model cost so far, its ancestors included. `flops` counts forward and backward."""
+class Cost(_Frozen):
+    """Training tokens, FLOPs (forward and backward), and seconds of training steps."""
 
     tokens: Count = 0
     flops: Count = 0
     seconds: Annotated[float, Field(ge=0, allow_inf_nan=False)] = 0.0
+
+    def plus(self, other: Cost) -> Cost:
+        """Both together."""
+        return Cost(
+            tokens=self.tokens + other.tokens, flops=self.flops + other.flops, seconds=self.seconds + other.seconds
+        )
+
+
+class Ledger(Cost):
+    """What the model cost so far, its ancestors included.
+
+    `trials` is what was spent beside it on deciding: rejected growths, and twins of accepted ones.
+    """
+
+    trials: Cost = Cost()
+
+    def since(self, earlier: Ledger) -> Cost:
+        """What was spent from `earlier` to here on the model itself."""
+        return Cost(
+            tokens=self.tokens - earlier.tokens,
+            flops=self.flops - earlier.flops,
+            seconds=max(0.0, self.seconds - earlier.seconds),
+        )
+
+    def charged(self, cost: Cost) -> Ledger:
+        """The same with a trial's cost added to `trials`."""
+        return self.model_copy(update={"trials": self.trials.plus(cost)})
 
 
 class DataIdentity(_Frozen):

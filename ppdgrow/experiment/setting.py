@@ -18,7 +18,10 @@ from ppdgrow.console import Narrator
 from ppdgrow.data import Dataset, Split, open_dataset
 from ppdgrow.engine.device import Precision, resolve_device
 from ppdgrow.engine.evaluate import BatchLike, Evaluation, evaluate
+from ppdgrow.engine.signals import StopFlag
 from ppdgrow.errors import ConfigError, InvalidInputError
+from ppdgrow.experiment.lineage import lineage_up_to, used_ids
+from ppdgrow.nn.model import build_model
 
 
 @dataclass(frozen=True)
@@ -38,8 +41,8 @@ class Parent:
         return self.checkpoint.state.step
 
     def lineage(self) -> list[dict[str, Any]]:
-        """The events of `growth.jsonl` up to the checkpoint's step."""
-        return lines_up_to(self.run.growth_path, self.step)
+        """The events of `growth.jsonl` that the checkpoint has behind it."""
+        return lineage_up_to(self.run.growth_path, self.step)
 
     def metrics(self) -> list[dict[str, Any]]:
         """The lines of `metrics.jsonl` up to the checkpoint's step."""
@@ -47,12 +50,7 @@ class Parent:
 
     def used_ids(self) -> frozenset[str]:
         """Block ids that some ancestor had, whether or not they are still there."""
-        return frozenset(
-            block_id
-            for event in self.lineage()
-            for block_id in event.get("ids", [])
-            if isinstance(block_id, str) and block_id[:1] in ("l", "p") and block_id[1:].isdigit()
-        )
+        return used_ids(self.lineage())
 
 
 def load_parent(path: Path, *, optimizer: bool = True) -> Parent:
@@ -100,9 +98,20 @@ class Setting:
             )
         )
 
-    def evaluate(self, model: nn.Module, batches: Sequence[BatchLike]) -> Evaluation:
-        """Per-example losses on fixed batches."""
-        return evaluate(model, batches, device=self.device, precision=self.precision)
+    def evaluate(self, model: nn.Module, batches: Sequence[BatchLike], *, stop: StopFlag | None = None) -> Evaluation:
+        """Per-example losses on fixed batches.
+
+        Raises:
+            StoppedError: the stop flag was set meanwhile.
+        """
+        return evaluate(model, batches, device=self.device, precision=self.precision, stop=stop)
+
+    def evaluate_checkpoint(
+        self, checkpoint: Checkpoint, batches: Sequence[BatchLike], *, stop: StopFlag | None = None
+    ) -> Evaluation:
+        """As `evaluate`, of a checkpoint's model."""
+        model = build_model(checkpoint.architecture, checkpoint.tensors, self.device).eval()
+        return self.evaluate(model, batches, stop=stop)
 
     def figures(self, evaluation: Evaluation, split: Split = "validation") -> Validation:
         """Reported figures of an evaluation."""

@@ -9,10 +9,11 @@ import torch
 from torch import Tensor
 
 from ppdgrow.config.architecture import Architecture
+from ppdgrow.config.growth import Moments
 from ppdgrow.nn.branches import OUTPUT_PROJECTION
 from ppdgrow.nn.init import initial_tensor
 from ppdgrow.nn.model import tensor_shapes
-from ppdgrow.surgery.plan import GrowthPlan, Moments
+from ppdgrow.surgery.plan import GrowthPlan
 from ppdgrow.surgery.sources import Origin
 
 Tensors = Mapping[str, Tensor]

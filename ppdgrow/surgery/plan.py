@@ -5,18 +5,15 @@ from __future__ import annotations
 import math
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Literal, get_args
+from typing import get_args
 
-from ppdgrow.config.architecture import Architecture, BlockSpec, PairKind
+from ppdgrow.config.architecture import Architecture, BlockSpec
+from ppdgrow.config.growth import Method, Moments, PairKind, Source
 from ppdgrow.errors import ConfigError
 from ppdgrow.nn.branches import OUTPUT_PROJECTION
 from ppdgrow.nn.model import tensor_shapes
 from ppdgrow.surgery.positions import resolve_positions
 from ppdgrow.surgery.sources import Branch, Origin, block_branches, branch_origins, nearest_branch
-
-Source = Literal["copy", "slice", "random"]
-Method = Literal["pair", "zero", "copy", "fresh"]
-Moments = Literal["fresh", "copy_v", "copy"]
 
 
 @dataclass(frozen=True)

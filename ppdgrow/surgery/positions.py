@@ -6,9 +6,8 @@ A place p means: after the p-th block of the list (0: before the first).
 from __future__ import annotations
 
 from ppdgrow.config.architecture import Architecture
+from ppdgrow.config.growth import NAMED_POSITIONS
 from ppdgrow.errors import ConfigError
-
-NAMED_POSITIONS = ("end", "start", "middle", "interleave")
 
 
 def resolve_positions(position: str, num_blocks: int, num_insertions: int) -> tuple[int, ...]:

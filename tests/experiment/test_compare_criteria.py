@@ -10,8 +10,14 @@ from synthetic_runs import growth, write_run
 
 from ppdgrow.checkpoint import manifest_digest
 from ppdgrow.errors import ConfigError, InvalidInputError
-from ppdgrow.experiment.compare import Comparison, compare_runs
-from ppdgrow.experiment.criteria import COMPARABLE_ACCURACY, LOWER_LOSS, NO_INSERTION_SPIKE, PARENT_RULE, Criterion
+from ppdgrow.experiment.comparison.compare import Comparison, compare_runs
+from ppdgrow.experiment.comparison.criteria import (
+    COMPARABLE_ACCURACY,
+    LOWER_LOSS,
+    NO_INSERTION_SPIKE,
+    PARENT_RULE,
+    Criterion,
+)
 
 
 def criterion(comparison: Comparison, name: str) -> Criterion:

@@ -7,8 +7,8 @@ from pathlib import Path
 import pytest
 from synthetic_runs import growth, write_run
 
-from ppdgrow.experiment.compare import ComparedRun, compare_runs
-from ppdgrow.experiment.curves import EqualFigures, EqualPoint
+from ppdgrow.experiment.comparison.compare import ComparedRun, compare_runs
+from ppdgrow.experiment.comparison.curves import EqualFigures, EqualPoint
 
 
 def equal(run: ComparedRun) -> EqualFigures:

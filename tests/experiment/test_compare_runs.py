@@ -10,8 +10,8 @@ import pytest
 from synthetic_runs import figures, growth, metrics_line, write_run
 
 from ppdgrow.errors import ConfigError, InvalidInputError
-from ppdgrow.experiment.compare import compare_runs
-from ppdgrow.experiment.comparison_table import closing_lines, comparison_rows, criteria_rows
+from ppdgrow.experiment.comparison.compare import compare_runs
+from ppdgrow.experiment.comparison.table import closing_lines, comparison_rows, criteria_rows
 
 
 def pair_of_runs(folder: Path, **changes: Any) -> list[Path]:

@@ -7,8 +7,8 @@ from statistics import median
 import numpy as np
 import pytest
 
-from ppdgrow.experiment.history import FloatArray, Metrics
-from ppdgrow.experiment.spikes import SpikeCounts, find_spikes, gradient_thresholds, loss_thresholds
+from ppdgrow.experiment.comparison.history import FloatArray, Metrics
+from ppdgrow.experiment.comparison.spikes import SpikeCounts, find_spikes, gradient_thresholds, loss_thresholds
 
 
 def series(**columns: list[float] | FloatArray) -> Metrics:

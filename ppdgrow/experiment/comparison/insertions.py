@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from ppdgrow.experiment.history import GrowthEvent, RunHistory
-from ppdgrow.experiment.spikes import SpikeCounts, SpikeSteps
+from ppdgrow.experiment.comparison.history import GrowthEvent, RunHistory
+from ppdgrow.experiment.comparison.spikes import SpikeCounts, SpikeSteps
 
 UPDATES_AFTER = 1000
 

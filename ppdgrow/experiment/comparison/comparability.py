@@ -7,7 +7,7 @@ from typing import Any
 
 from ppdgrow.config.architecture import TokenInput
 from ppdgrow.errors import ConfigError, InvalidInputError
-from ppdgrow.experiment.history import RunHistory
+from ppdgrow.experiment.comparison.history import RunHistory
 
 # A schedule that decays ends far below this share of its peak, unless the run has but a handful of steps.
 DECAYED_BELOW = 0.1

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.lib.stride_tricks import sliding_window_view
 
-from ppdgrow.experiment.history import FloatArray, IntArray, Metrics
+from ppdgrow.experiment.comparison.history import FloatArray, IntArray, Metrics
 
 WINDOW = 100
 FEWEST = 20

@@ -6,10 +6,10 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from ppdgrow.console import format_count, format_flops, format_seconds
-from ppdgrow.experiment.compare import ComparedRun, Comparison
-from ppdgrow.experiment.criteria import COMPARABLE_ACCURACY, NO_INSERTION_SPIKE, ONE_SEED, Criterion
-from ppdgrow.experiment.curves import EqualPoint
-from ppdgrow.experiment.insertions import Insertion
+from ppdgrow.experiment.comparison.compare import ComparedRun, Comparison
+from ppdgrow.experiment.comparison.criteria import COMPARABLE_ACCURACY, NO_INSERTION_SPIKE, ONE_SEED, Criterion
+from ppdgrow.experiment.comparison.curves import EqualPoint
+from ppdgrow.experiment.comparison.insertions import Insertion
 
 NOTHING = "-"
 ONE_SEED_EACH = "one seed each: run more seeds before you believe this (see --help)"

@@ -7,7 +7,7 @@ from typing import Literal
 
 import numpy as np
 
-from ppdgrow.experiment.history import RunHistory
+from ppdgrow.experiment.comparison.history import RunHistory
 
 Budget = Literal["flops", "seconds"]
 

@@ -10,14 +10,14 @@ from typing import Any
 
 from ppdgrow.accounting import count_parameters, flops_per_token, half_steps
 from ppdgrow.errors import ConfigError
-from ppdgrow.experiment.comparability import (
+from ppdgrow.experiment.comparison.comparability import (
     check_trial,
     doubts_between,
     doubts_of,
     doubts_of_trial,
     refuse_incomparable,
 )
-from ppdgrow.experiment.criteria import (
+from ppdgrow.experiment.comparison.criteria import (
     ONE_SEED,
     PARENT_RULE_NOTE,
     Criterion,
@@ -27,10 +27,10 @@ from ppdgrow.experiment.criteria import (
     success_criteria,
     verdict_of,
 )
-from ppdgrow.experiment.curves import EqualFigures, EqualPoint, equal_figures
-from ppdgrow.experiment.history import RunHistory, name_histories, read_history
-from ppdgrow.experiment.insertions import Insertion, insertions_of
-from ppdgrow.experiment.spikes import SpikeCounts, find_spikes
+from ppdgrow.experiment.comparison.curves import EqualFigures, EqualPoint, equal_figures
+from ppdgrow.experiment.comparison.history import RunHistory, name_histories, read_history
+from ppdgrow.experiment.comparison.insertions import Insertion, insertions_of
+from ppdgrow.experiment.comparison.spikes import SpikeCounts, find_spikes
 
 EQUAL_BUDGET_NOTE = (
     "at equal FLOPs or wall-clock the run that costs more is read in mid-course, before its learning rate has "

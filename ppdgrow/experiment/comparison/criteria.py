@@ -9,9 +9,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Literal
 
-from ppdgrow.experiment.curves import EqualFigures
-from ppdgrow.experiment.history import RunHistory
-from ppdgrow.experiment.insertions import Insertion
+from ppdgrow.experiment.comparison.curves import EqualFigures
+from ppdgrow.experiment.comparison.history import RunHistory
+from ppdgrow.experiment.comparison.insertions import Insertion
 
 Verdict = Literal["accept", "reject"]
 

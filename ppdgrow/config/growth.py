@@ -1,0 +1,137 @@
+"""The `growth:` part of a recipe: when to grow, what to try, and what it must reach to be kept."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Annotated, Any, Literal, get_args
+
+from pydantic import AfterValidator, Field, model_validator
+
+from ppdgrow.config.section import PositiveInt, Section
+
+PairKind = Literal["ffn", "attention"]
+Source = Literal["copy", "slice", "random"]
+Method = Literal["pair", "zero", "copy", "fresh"]
+Moments = Literal["fresh", "copy_v", "copy"]
+Rule = Literal["parent", "twin"]
+
+NAMED_POSITIONS = ("end", "start", "middle", "interleave")
+
+
+def _check_position(position: str) -> str:
+    if position in NAMED_POSITIONS or all(
+        part.strip().isascii() and part.strip().isdigit() for part in position.split(",")
+    ):
+        return position
+    raise ValueError(
+        f"found {position!r}, expected one of {', '.join(NAMED_POSITIONS)}, or block numbers such as 2,4,6"
+    )
+
+
+Position = Annotated[str, AfterValidator(_check_position)]
+
+
+class TrialConfig(Section):
+    """How a growth is tried: for how many steps, and what it must reach to be kept."""
+
+    steps: PositiveInt = 100
+    rule: Rule = "parent"
+    epsilon: float = Field(0.0, description="nats that the trial may lose against the parent; negative: must gain")
+    margin: float = Field(0.01, description="nats that it may lose against the twin; negative: must gain")
+
+
+class OnReject(Section):
+    """What follows a rejection: the growth is taken out, or tried again at a lower rate first."""
+
+    remove: bool = False
+    lower_lr: Annotated[float, Field(gt=0.0, lt=1.0)] | None = None
+    retries: Annotated[int, Field(ge=1, le=100)] = 2
+
+    @model_validator(mode="after")
+    def _check_one(self) -> OnReject:
+        if self.remove == (self.lower_lr is not None):
+            raise ValueError(
+                f"found {'both' if self.remove else 'neither'} of remove and lower_lr, expected one: "
+                "{remove: true} or {lower_lr: 0.5, retries: 2}"
+            )
+        return self
+
+
+class Candidate(Section):
+    """One of several ways to grow at one point; a key left out is that of the growth entry."""
+
+    pair: tuple[PairKind, ...] | None = Field(None, strict=False)
+    pairs: PositiveInt | None = None
+    position: Position | None = None
+    source: Source | None = None
+    scale: float | None = None
+    method: Method | None = None
+    moments: Moments | None = None
+
+    @model_validator(mode="before")
+    @classmethod
+    def _read_short_forms(cls, data: Any) -> Any:
+        return growth_short_forms(candidate_of_word(data) if isinstance(data, str) else data)
+
+
+class GrowthConfig(Section):
+    """One point at which the run tries to grow."""
+
+    at: PositiveInt | Literal["plateau"]
+    patience: Annotated[int, Field(ge=1, le=10_000)] = Field(3, description="evaluations without a new best loss")
+    pair: tuple[PairKind, ...] = Field(("ffn",), strict=False, min_length=1)
+    pairs: Annotated[int, Field(ge=1, le=4096)] = 1
+    position: Position = "interleave"
+    source: Source | None = None
+    scale: float = 1.0
+    method: Method = "pair"
+    moments: Moments = "copy_v"
+    trial: TrialConfig = TrialConfig()
+    on_reject: OnReject = OnReject(remove=True)
+    candidates: Annotated[tuple[Candidate, ...], Field(max_length=100)] = Field((), strict=False)
+
+    @model_validator(mode="before")
+    @classmethod
+    def _read_short_forms(cls, data: Any) -> Any:
+        data = growth_short_forms(data)
+        if isinstance(data, dict) and "pairs" not in data:
+            kinds, position = data.get("pair", ()), data.get("position", "")
+            places = len(position.split(",")) if isinstance(position, str) and position[:1].isdigit() else 0
+            data = data | {"pairs": max(1, len(kinds) if isinstance(kinds, (list, tuple)) else 1, places)}
+        return data
+
+
+def growth_short_forms(data: Any) -> Any:
+    """`pair: attention,ffn` as a list, and `position: 2` or `[2, 4]` as the text of `--position`."""
+    if not isinstance(data, dict):
+        return data
+    data = dict(data)
+    if isinstance(data.get("pair"), str):
+        data["pair"] = [kind.strip() for kind in data["pair"].split(",")]
+    position = data.get("position")
+    places = position if isinstance(position, (list, tuple)) else [position]
+    if all(type(place) is int for place in places) and places:
+        data["position"] = ",".join(map(str, places))
+    return data
+
+
+def candidate_of_word(word: str) -> dict[str, str]:
+    """A candidate that is one word: a method, a position, or a kind of pair (or several with commas)."""
+    if word in get_args(Method):
+        return {"method": word}
+    if word in NAMED_POSITIONS or word[:1].isdigit():
+        return {"position": word}
+    if all(kind.strip() in get_args(PairKind) for kind in word.split(",")):
+        return {"pair": word}
+    known = (*get_args(PairKind), *get_args(Method), *NAMED_POSITIONS)
+    raise ValueError(f"found {word!r}, expected one of {', '.join(known)}, or keys such as {{pair: ffn, pairs: 2}}")
+
+
+def shorten_entry(entry: Mapping[str, Any]) -> dict[str, Any]:
+    """A dumped entry without the keys that say nothing: those a candidate leaves out, the road not taken."""
+    on_reject = entry["on_reject"]
+    kept = ("remove",) if on_reject["remove"] else ("lower_lr", "retries")
+    candidates = [
+        {key: value for key, value in candidate.items() if value is not None} for candidate in entry["candidates"]
+    ]
+    return {**entry, "on_reject": {key: on_reject[key] for key in kept}, "candidates": candidates}

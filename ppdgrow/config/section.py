@@ -1,0 +1,17 @@
+"""What every part of a recipe is made of."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+from pydantic import BaseModel, ConfigDict, Field
+
+PositiveInt = Annotated[int, Field(ge=1, le=2**40)]
+NonNegativeInt = Annotated[int, Field(ge=0, le=2**40)]
+Fraction = Annotated[float, Field(ge=0.0, le=1.0)]
+
+
+class Section(BaseModel):
+    """A strict, frozen group of recipe keys: `"6"` is not a number and NaN is not a rate."""
+
+    model_config = ConfigDict(extra="forbid", strict=True, frozen=True, allow_inf_nan=False)

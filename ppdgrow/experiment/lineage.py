@@ -1,0 +1,63 @@
+"""The events of `growth.jsonl`: which of them made a model what it is.
+
+A `grow` or `remove` line changes the model at its `step`. Lines with a `trial` belong to one try of a progressive run:
+`grow` (what was inserted), `check` (the losses and outputs before and after), `decision`; and a `twin` line stands for
+the ungrown model of that round. Their `step` is that of the insertion, `until` the last step of the trial: before that
+step nothing was decided.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from pathlib import Path
+from typing import Any
+
+from ppdgrow.checkpoint import lines_up_to
+
+Event = dict[str, Any]
+
+
+def lineage_up_to(path: Path, step: int) -> list[Event]:
+    """The events that a checkpoint at `step` has behind it, those of trials only once they are decided.
+
+    Raises:
+        InvalidInputError: a line is not valid or has no step.
+    """
+    return [event for event in lines_up_to(path, step) if _decided(event) <= step]
+
+
+def _decided(event: Event) -> int:
+    until = event.get("until")
+    return until if isinstance(until, int) else int(event["step"])
+
+
+def is_kept(event: Event) -> bool:
+    """Whether the event is not one of a rejected trial."""
+    return event.get("decision") != "reject"
+
+
+def insertions(events: Iterable[Event]) -> list[Event]:
+    """The growths that the model kept, oldest first."""
+    return [event for event in events if event.get("event") == "grow" and is_kept(event)]
+
+
+def used_ids(events: Iterable[Event]) -> frozenset[str]:
+    """Block ids that some ancestor had, whether or not they are still there."""
+    return frozenset(
+        block_id
+        for event in events
+        if is_kept(event)
+        for block_id in event.get("ids", [])
+        if isinstance(block_id, str) and block_id[:1] in ("l", "p") and block_id[1:].isdigit()
+    )
+
+
+def rounds_since_start(events: Iterable[Event]) -> list[Event]:
+    """The `decision` events of the latest `train` in a run's own log: those of its own trials."""
+    own: list[Event] = []
+    for event in events:
+        if event.get("event") == "train":
+            own = []
+        elif event.get("event") == "decision":
+            own.append(event)
+    return own
