@@ -13,7 +13,7 @@ from ppdgrow.checkpoint import Checkpoint, RunFolder, write_checkpoint
 from ppdgrow.config.architecture import Architecture, ImageInput, TokenInput, new_architecture
 from ppdgrow.config.load import Layer, dump, resolve
 from ppdgrow.config.schema import ModelConfig, Task
-from ppdgrow.config.state import DataIdentity, Environment, Ledger, TrainerState, Validation
+from ppdgrow.config.state import Cost, DataIdentity, Environment, Ledger, TrainerState, Validation
 
 IDENTITY = DataIdentity(
     name="stdlib",
@@ -60,6 +60,7 @@ def write_run(
     identity: Mapping[str, Any] | None = None,
     environment: Mapping[str, Any] | None = None,
     mask_fraction: float = 0.15,
+    trials: Cost | None = None,
 ) -> Path:
     """A finished run, evaluated with `losses` at their steps. `lines` changes single lines of metrics."""
     last = steps if steps is not None else max(losses)
@@ -73,7 +74,7 @@ def write_run(
     state = TrainerState(
         step=last,
         lr_factor=lr_factor,
-        ledger=Ledger(tokens=last * 8, flops=round(last * flops), seconds=last * seconds),
+        ledger=Ledger(tokens=last * 8, flops=round(last * flops), seconds=last * seconds, trials=trials or Cost()),
         validation=Validation(**figures(losses[last], accuracy)) if last in losses else None,
         train_loss=4.9,
         data=IDENTITY.model_copy(update=dict(identity or {})),
@@ -112,3 +113,14 @@ def growth(step: int, before: float | None = 4.0, after: float | None = 4.0, **c
         "bit_exact": before == after,
         "seed": 0,
     } | changes
+
+
+def trial(name: str, step: int, until: int, decision: str, **changes: Any) -> list[dict[str, Any]]:
+    """The three lines of growth.jsonl that one try of a progressive run leaves; `changes` are of its `grow` line."""
+    common = {"step": step, "until": until, "trial": name, "decision": decision}
+    losses = {"loss_before": 4.0, "loss_after": 4.0}
+    return [
+        {**growth(step), **common, **changes},
+        {"event": "check", **common, **losses, "bit_exact": True, "passed": True},
+        {"event": "decision", **common, "retry": False, "rule": "parent"},
+    ]

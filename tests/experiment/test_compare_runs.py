@@ -173,8 +173,9 @@ def test_a_late_evaluation_is_told(tmp_path: Path) -> None:
 
 RUN_KEYS = [
     "name", "run", "checkpoint", "checkpoint_sha256", "seeds", "layers", "parameters", "flops_per_token",
-    "half_steps", "steps", "tokens", "flops", "flops_ratio", "seconds", "seconds_ratio", "lr_factor", "train_loss",
-    "validation", "validation_step", "test", "insertions", "gradient_spikes", "loss_spikes", "equal", "curve",
+    "half_steps", "steps", "tokens", "flops", "flops_ratio", "seconds", "seconds_ratio", "trials", "trials_kept",
+    "trials_rejected", "lr_factor", "train_loss", "validation", "validation_step", "test", "insertions",
+    "gradient_spikes", "loss_spikes", "equal", "curve",
 ]  # fmt: skip
 INSERTION_KEYS = [
     "step", "method", "kinds", "ids", "bit_exact", "loss_before", "loss_after", "loss_after_updates", "updates",

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from ppdgrow.accounting import count_parameters, flops_per_token, half_steps
+from ppdgrow.config.state import Cost
 from ppdgrow.errors import ConfigError
 from ppdgrow.experiment.comparison.comparability import (
     check_trial,
@@ -37,6 +38,11 @@ EQUAL_BUDGET_NOTE = (
     "decayed: train a baseline of that budget before you believe such a figure"
 )
 
+TRIALS_NOTE = (
+    "FLOPs and wall-clock are those of the models themselves, also where two are held against each other at equal "
+    "cost; what was spent on rejected trials and on twins comes on top and has rows of its own"
+)
+
 
 @dataclass(frozen=True)
 class ComparedRun:
@@ -58,6 +64,12 @@ class ComparedRun:
         """The name under which it is shown."""
         return self.history.name
 
+    @property
+    def has_trials(self) -> bool:
+        """Whether growths were tried in its making, or something was spent on that."""
+        history = self.history
+        return history.state.ledger.trials != Cost() or history.trials_kept + history.trials_rejected > 0
+
     def document(self) -> dict[str, Any]:
         """The run's entry in the JSON of `compare`."""
         history, state = self.history, self.history.state
@@ -77,6 +89,9 @@ class ComparedRun:
             "flops_ratio": self.flops_ratio,
             "seconds": state.ledger.seconds,
             "seconds_ratio": self.seconds_ratio,
+            "trials": state.ledger.trials.model_dump(),
+            "trials_kept": history.trials_kept,
+            "trials_rejected": history.trials_rejected,
             "lr_factor": state.lr_factor,
             "train_loss": state.train_loss,
             "validation": history.final.validation.model_dump(),
@@ -199,7 +214,8 @@ def _compared(history: RunHistory, baseline: RunHistory) -> ComparedRun:
 
 def _notes(runs: Sequence[ComparedRun]) -> tuple[str, ...]:
     budgets = any(run.equal is not None and (run.equal.flops or run.equal.seconds) for run in runs)
-    return (ONE_SEED, EQUAL_BUDGET_NOTE) if budgets else (ONE_SEED,)
+    trials = any(run.has_trials for run in runs)
+    return (ONE_SEED, *((EQUAL_BUDGET_NOTE,) if budgets else ()), *((TRIALS_NOTE,) if trials else ()))
 
 
 def _insertion_document(insertion: Insertion) -> dict[str, Any]:

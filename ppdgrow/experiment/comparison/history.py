@@ -11,7 +11,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from itertools import pairwise
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated, Any, Literal
 
 import numpy as np
 import numpy.typing as npt
@@ -28,6 +28,10 @@ FloatArray = npt.NDArray[np.float64]
 IntArray = npt.NDArray[np.int64]
 Names = Annotated[tuple[str, ...], Field(strict=False)]
 
+# The events of `growth.jsonl` that a comparison reads; the others say nothing that these do not.
+SURGERY = ("grow", "remove")
+READ = ("train", "decision", *SURGERY)
+
 
 class GrowthEvent(BaseModel):
     """One line of `growth.jsonl`, as far as a comparison needs it; other keys are left alone."""
@@ -36,6 +40,9 @@ class GrowthEvent(BaseModel):
 
     event: str
     step: Count
+    until: Count | None = None
+    trial: str | None = None
+    decision: Literal["accept", "reject"] | None = None
     steps: Count | None = None
     parent_sha256: str | None = None
     seed: int | None = None
@@ -47,6 +54,16 @@ class GrowthEvent(BaseModel):
     loss_before: Finite | None = None
     loss_after: Finite | None = None
     bit_exact: bool | None = None
+
+    @property
+    def decided(self) -> int:
+        """The first step at which a checkpoint has the event behind it: for a trial, that of its decision."""
+        return self.step if self.until is None else max(self.step, self.until)
+
+    @property
+    def changed_the_model(self) -> bool:
+        """Whether blocks came or went for good: not in a rejected trial."""
+        return self.event in SURGERY and self.decision != "reject"
 
 
 @dataclass(frozen=True)
@@ -99,19 +116,44 @@ class RunHistory:
 
     @property
     def planned_step(self) -> int:
-        """The last step that the run was started for; its own step where nobody trained it since it changed."""
-        latest = self.events[-1] if self.events else None
-        return self.step if latest is None or latest.steps is None else latest.step + latest.steps
+        """The last step that the run was started for; its own step where nobody trained it since it changed.
+
+        The trials of a run are part of its training; a growth by hand ends it.
+        """
+        for event in reversed(self.events):
+            if event.event == "train" and event.steps is not None:
+                return event.step + event.steps
+            if event.event in SURGERY and event.trial is None:
+                break
+        return self.step
+
+    @property
+    def surgery(self) -> tuple[GrowthEvent, ...]:
+        """The growths and removals that the model kept, oldest first."""
+        return tuple(event for event in self.events if event.changed_the_model)
 
     @property
     def insertions(self) -> tuple[GrowthEvent, ...]:
-        """The growth events, oldest first."""
-        return tuple(event for event in self.events if event.event == "grow")
+        """The growths that the model kept, oldest first."""
+        return tuple(event for event in self.surgery if event.event == "grow")
 
     @property
     def changes(self) -> tuple[int, ...]:
         """Steps at which blocks were put in or taken out, ascending."""
-        return tuple(sorted({event.step for event in self.events if event.event in ("grow", "remove")}))
+        return tuple(sorted({event.step for event in self.surgery}))
+
+    @property
+    def trials_kept(self) -> int:
+        """Trials that were accepted, those of ancestors included."""
+        return self._decisions("accept")
+
+    @property
+    def trials_rejected(self) -> int:
+        """Trials that were rejected, those of ancestors included; each retry is one."""
+        return self._decisions("reject")
+
+    def _decisions(self, outcome: str) -> int:
+        return sum(event.event == "decision" and event.decision == outcome for event in self.events)
 
     @property
     def seeds(self) -> tuple[int, ...]:
@@ -130,7 +172,7 @@ def read_history(path: Path) -> RunHistory:
     """
     run, folder = locate_checkpoint(path)
     state = read_state(folder)
-    events = tuple(event for event in _read_events(run.growth_path) if event.step <= state.step)
+    events = tuple(event for event in _read_events(run.growth_path) if event.decided <= state.step)
     metrics = _read_metrics(run.metrics_path, state.step)
     metrics = replace(metrics, evaluations=_closed(metrics.evaluations, state, events))
     if not metrics.evaluations:
@@ -189,7 +231,7 @@ def _closed(
     A line of metrics at the step of a growth that changed the function speaks of the parent.
     """
     points = list(evaluations)
-    surgery = [event for event in events if event.event in ("grow", "remove") and event.step == state.step]
+    surgery = [event for event in events if event.changed_the_model and event.step == state.step]
     stale = not all(event.bit_exact for event in surgery)
     if state.validation is not None or stale:
         points = [point for point in points if point.step < state.step]
@@ -212,6 +254,8 @@ def _check_costs(points: Sequence[Evaluated], path: Path) -> None:
 def _read_events(path: Path) -> list[GrowthEvent]:
     events = []
     for number, line in enumerate(read_jsonl(path), start=1):
+        if isinstance(line.get("event"), str) and line["event"] not in READ:
+            continue
         try:
             events.append(GrowthEvent.model_validate(line))
         except ValidationError as error:

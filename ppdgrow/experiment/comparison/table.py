@@ -50,6 +50,7 @@ def comparison_rows(comparison: Comparison) -> TextTable:
         *_equal_rows(comparison),
         row("FLOPs", lambda run: _ratio(run.flops_ratio, format_flops(run.history.state.ledger.flops))),
         row("wall-clock", lambda run: _ratio(run.seconds_ratio, format_seconds(run.history.state.ledger.seconds))),
+        *_trial_rows(comparison),
         *_insertion_rows(comparison),
         row("gradient spikes (old / new)", _gradient_spikes),
         row("loss spikes", lambda run: str(run.loss_spikes)),
@@ -87,7 +88,7 @@ def closing_lines(comparison: Comparison) -> list[str]:
 
 
 def _layers(run: ComparedRun) -> str:
-    changes = [e for e in run.history.events if e.event in ("grow", "remove") and e.layers_after is not None]
+    changes = [event for event in run.history.surgery if event.layers_after is not None]
     if not changes or changes[0].layers_before is None:
         return str(run.history.architecture.num_layers)
     return str(changes[0].layers_before) + "".join(f" -> {e.layers_after} at step {e.step:,}" for e in changes)
@@ -95,6 +96,32 @@ def _layers(run: ComparedRun) -> str:
 
 def _ratio(ratio: float | None, amount: str) -> str:
     return f"{NOTHING} ({amount})" if ratio is None else f"{ratio:.2f} ({amount})"
+
+
+def _trial_rows(comparison: Comparison) -> list[tuple[str, ...]]:
+    """What the trials of progressive runs cost beside the models, held against the baseline's own cost."""
+    runs = comparison.runs
+    if not any(run.has_trials for run in runs):
+        return []
+
+    def cell(run: ComparedRun, text: str) -> str:
+        return text if run.has_trials else NOTHING
+
+    own = comparison.baseline.history.state.ledger
+    counts = [f"{run.history.trials_kept} / {run.history.trials_rejected}" for run in runs]
+    spent = [run.history.state.ledger.trials for run in runs]
+    flops = [_ratio(cost.flops / own.flops if own.flops else None, format_flops(cost.flops)) for cost in spent]
+    seconds = [
+        _ratio(cost.seconds / own.seconds if own.seconds else None, format_seconds(cost.seconds)) for cost in spent
+    ]
+    return [
+        (label, *(cell(run, text) for run, text in zip(runs, texts, strict=True)))
+        for label, texts in (
+            ("trials (kept / rejected)", counts),
+            ("FLOPs of trials", flops),
+            ("wall-clock of trials", seconds),
+        )
+    ]
 
 
 def _equal_rows(comparison: Comparison) -> list[tuple[str, ...]]:
