@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Literal
 
 import typer
 
@@ -17,6 +17,7 @@ NAME = "compare"
 EXAMPLE = """
   ppdgrow compare runs/baseline runs/grown-trained
   ppdgrow compare runs/shallow runs/grown-trained --accept --epsilon 0.0
+  ppdgrow compare runs/shallow runs/grown-trained --accept --twin runs/shallow-on --margin 0.01
 """
 
 DECISION = "Decision"
@@ -30,17 +31,55 @@ def run(
         bool,
         typer.Option(
             "--accept",
-            help="Take the two runs as PARENT and TRIAL and decide by the parent rule: accept if the trial's "
-            "validation loss is at most the parent's plus epsilon. Exits with 3 on rejection.",
+            help="Take the two runs as PARENT and TRIAL and decide. Without a twin by the parent rule: accept if "
+            "the trial's validation loss is at most the parent's plus epsilon. Exits with 3 on rejection.",
             rich_help_panel=DECISION,
         ),
     ] = False,
     epsilon: Annotated[
-        float,
+        float | None,
         typer.Option(
-            help="Nats that the trial may lose; negative demands a gain. With --accept.", rich_help_panel=DECISION
+            help="Nats that the trial may lose against PARENT; negative demands a gain. With --accept. [default: 0.0]",
+            rich_help_panel=DECISION,
         ),
-    ] = 0.0,
+    ] = None,
+    twin: Annotated[
+        Path | None,
+        typer.Option(
+            parser=options.parse_path,
+            metavar="RUN",
+            help="The ungrown model, trained from PARENT on the same batches for the same budget. Decide by the twin "
+            "rule: accept if the upper end of the 95 % interval of the paired difference, trial minus twin, is below "
+            "the margin. With --accept.",
+            rich_help_panel=DECISION,
+        ),
+    ] = None,
+    margin: Annotated[
+        float | None,
+        typer.Option(
+            help="Nats that the trial may lose against the twin; negative demands a gain. With --twin. [default: 0.01]",
+            rich_help_panel=DECISION,
+        ),
+    ] = None,
+    rule: Annotated[
+        Literal["parent", "twin"] | None,
+        typer.Option(
+            metavar="parent|twin",
+            help="The rule that decides; the other figure is printed beside it. With --accept. [default: twin with "
+            "--twin, else parent]",
+            rich_help_panel=DECISION,
+        ),
+    ] = None,
+    data_dir: options.DataDirOption = None,
+    device: Annotated[
+        Literal["auto", "cpu", "cuda"] | None,
+        typer.Option(
+            metavar="auto|cpu|cuda",
+            help="Where to evaluate trial and twin. [default: auto]",
+            rich_help_panel=options.HARDWARE,
+        ),
+    ] = None,
+    precision: options.PrecisionOption = None,
     json: options.JsonOption = False,
     quiet: options.QuietOption = False,
 ) -> None:
@@ -48,12 +87,21 @@ def run(
 
     Prints one table: depth, cost, losses at equal steps, what the insertion did, and the three success criteria
     of the first experiment, each with its figure and bound. Runs on different data are refused. The figures
-    come from the run folders alone. One seed of each arm is a hint, not evidence: run at least three.
+    come from the run folders alone; only --twin evaluates models (--data-dir, --device and --precision belong to
+    it). One seed of each arm is a hint, not evidence: run at least three.
     """
     from ppdgrow.experiment.comparison.compare import compare_runs
+    from ppdgrow.experiment.comparison.decide import DecisionRequest, decide, evaluation_flags, refuse_without
+    from ppdgrow.experiment.comparison.twin import EvaluationOptions
 
     narrator = Narrator(quiet=quiet, json=json)
-    comparison = compare_runs(runs, accept=accept, epsilon=epsilon)
+    evaluation = EvaluationOptions(device, precision, data_dir)
+    if accept:
+        comparison = decide(DecisionRequest(runs, epsilon, twin, rule, margin, evaluation), narrator)
+    else:
+        own = {"--epsilon": epsilon, "--twin": twin, "--margin": margin, "--rule": rule}
+        refuse_without("--accept", own | evaluation_flags(evaluation))
+        comparison = compare_runs(runs)
     narrator.document(comparison.document())
     _tell(comparison, narrator)
     if accept and comparison.verdict == "reject":

@@ -61,6 +61,7 @@ def write_run(
     environment: Mapping[str, Any] | None = None,
     mask_fraction: float = 0.15,
     trials: Cost | None = None,
+    recipe: Mapping[str, Any] | None = None,
 ) -> Path:
     """A finished run, evaluated with `losses` at their steps. `lines` changes single lines of metrics."""
     last = steps if steps is not None else max(losses)
@@ -83,6 +84,7 @@ def write_run(
     run = RunFolder(path)
     path.mkdir(parents=True)
     values = {"train.seed": seed, "train.batch_size": batch_size, "data.mask_fraction": mask_fraction}
+    values |= dict(recipe or {})
     run.recipe_path.write_text(dump(resolve([Layer("test", values)])), encoding="utf-8")
     write_lines(run.metrics_path, written)
     write_lines(run.growth_path, [start, *events])

@@ -1,4 +1,4 @@
-"""The three success criteria and the parent rule: each with a case that passes and one that fails."""
+"""The three success criteria: each with a case that passes and one that fails."""
 
 from __future__ import annotations
 
@@ -8,14 +8,12 @@ from typing import Any
 import pytest
 from synthetic_runs import growth, write_run
 
-from ppdgrow.checkpoint import manifest_digest
-from ppdgrow.errors import ConfigError, InvalidInputError
+from ppdgrow.errors import ConfigError
 from ppdgrow.experiment.comparison.compare import Comparison, compare_runs
 from ppdgrow.experiment.comparison.criteria import (
     COMPARABLE_ACCURACY,
     LOWER_LOSS,
     NO_INSERTION_SPIKE,
-    PARENT_RULE,
     Criterion,
 )
 
@@ -109,62 +107,6 @@ def test_a_run_against_itself_is_not_an_improvement(tmp_path: Path) -> None:
     assert "one and the same run up to step 20" in criterion(comparison, LOWER_LOSS).note
 
 
-def parent_and_trial(folder: Path, before: float, after: float) -> list[Path]:
-    parent = write_run(folder / "parent", {10: before}, lr_factor=1.0)
-    digest = manifest_digest(parent / "checkpoints" / "step-00000010")
-    event = growth(10, before, before, parent_sha256=digest)
-    return [parent, write_run(folder / "trial", {10: before, 20: after}, events=[event])]
-
-
-@pytest.mark.parametrize(
-    ("before", "after", "epsilon", "verdict"),
-    [
-        (4.0, 3.9, 0.0, "accept"),
-        (4.0, 4.0, 0.0, "accept"),
-        (4.0, 4.05, 0.0, "reject"),
-        (4.0, 4.05, 0.1, "accept"),
-        (4.0, 3.95, -0.1, "reject"),
-        (4.0, 3.85, -0.1, "accept"),
-    ],
-)
-def test_the_parent_rule(tmp_path: Path, before: float, after: float, epsilon: float, verdict: str) -> None:
-    comparison = compare_runs(parent_and_trial(tmp_path, before, after), accept=True, epsilon=epsilon)
-    assert comparison.verdict == verdict
-    assert comparison.document()["decision"] == {
-        "rule": "parent",
-        "loss_before": before,
-        "loss_after": after,
-        "epsilon": epsilon,
-    }
-    assert [c.name for c in comparison.criteria] == [PARENT_RULE]
-    assert any("hardly ever rejects" in note for note in comparison.notes)
-    assert comparison.warnings == ()
-
-
-def test_a_trial_of_another_parent_is_doubted(tmp_path: Path) -> None:
-    paths = parent_and_trial(tmp_path, 4.0, 3.9)
-    stranger = write_run(tmp_path / "stranger", {15: 4.0})
-    comparison = compare_runs([stranger, paths[1]], accept=True)
-    assert any("does not show that it descends" in warning for warning in comparison.warnings)
-
-
-def test_a_trial_without_its_own_loss_is_not_decided(tmp_path: Path) -> None:
-    parent = write_run(tmp_path / "parent", {10: 4.0})
-    trial = write_run(tmp_path / "trial", {10: 4.0}, steps=13, events=[growth(10)])
-    with pytest.raises(InvalidInputError, match="at step 13, but was last evaluated at step 10"):
-        compare_runs([parent, trial], accept=True)
-
-
-@pytest.mark.parametrize("epsilon", [float("nan"), float("inf"), float("-inf")])
-def test_an_epsilon_that_is_no_number_is_refused(tmp_path: Path, epsilon: float) -> None:
-    with pytest.raises(ConfigError, match="finite"):
-        compare_runs([tmp_path, tmp_path], accept=True, epsilon=epsilon)
-
-
-def test_accept_takes_two_runs_and_epsilon_takes_accept(tmp_path: Path) -> None:
-    with pytest.raises(ConfigError, match="PARENT and TRIAL, found 3"):
-        compare_runs([tmp_path] * 3, accept=True)
-    with pytest.raises(ConfigError, match="--accept"):
-        compare_runs([tmp_path] * 2, epsilon=0.1)
+def test_one_run_is_no_comparison(tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match="found 1 runs"):
         compare_runs([tmp_path])

@@ -249,9 +249,3 @@ def test_final_steps_that_differ_are_shown(tmp_path: Path) -> None:
     base = write_run(tmp_path / "base", {20: 4.1, 40: 3.9})
     rows = comparison_rows(compare_runs([base, write_run(tmp_path / "other", {20: 4.0})])).rows
     assert ("loss at equal steps", "-", "4.0000 (-0.1000) at step 20") in rows
-
-
-def test_the_parent_rule_says_how_little_it_shows(tmp_path: Path) -> None:
-    lines = closing_lines(compare_runs(pair_of_runs(tmp_path), accept=True))
-    assert lines[0].startswith("verdict: accept by the parent rule (validation loss 4.100000 before, 4.000000 after")
-    assert "hardly ever rejects" in lines[1]

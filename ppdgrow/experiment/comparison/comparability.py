@@ -98,13 +98,13 @@ def _join(seeds: Sequence[int]) -> str:
     return ", ".join(map(str, seeds))
 
 
-def check_trial(parent: RunHistory, trial: RunHistory) -> None:
+def check_evaluated(histories: Sequence[RunHistory]) -> None:
     """A decision needs the losses of the very checkpoints that it is about.
 
     Raises:
         InvalidInputError: a checkpoint was not evaluated at its own step.
     """
-    for history in (parent, trial):
+    for history in histories:
         if history.final.step != history.step:
             raise InvalidInputError(
                 f"{str(history.checkpoint)!r} is at step {history.step}, but was last evaluated at step "
@@ -113,8 +113,8 @@ def check_trial(parent: RunHistory, trial: RunHistory) -> None:
 
 
 def doubts_of_trial(parent: RunHistory, trial: RunHistory) -> Iterator[str]:
-    """What to know before the parent rule is believed."""
-    if parent.digest not in {event.parent_sha256 for event in trial.events}:
+    """What to know before a decision on the trial is believed."""
+    if not trial.descends_from(parent):
         yield f"the lineage of {trial.name} does not show that it descends from this checkpoint of {parent.name}"
     if trial.step <= parent.step:
         yield f"{trial.name} was not trained beyond {parent.name}: both are at step {trial.step:,}"

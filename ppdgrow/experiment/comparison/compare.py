@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -11,20 +10,12 @@ from typing import Any
 from ppdgrow.accounting import count_parameters, flops_per_token, half_steps
 from ppdgrow.config.state import Cost
 from ppdgrow.errors import ConfigError
-from ppdgrow.experiment.comparison.comparability import (
-    check_trial,
-    doubts_between,
-    doubts_of,
-    doubts_of_trial,
-    refuse_incomparable,
-)
+from ppdgrow.experiment.acceptance import Decision
+from ppdgrow.experiment.comparison.comparability import doubts_between, doubts_of, refuse_incomparable
 from ppdgrow.experiment.comparison.criteria import (
     ONE_SEED,
-    PARENT_RULE_NOTE,
     Criterion,
-    Decision,
     Verdict,
-    parent_rule,
     success_criteria,
     verdict_of,
 )
@@ -109,12 +100,27 @@ class ComparedRun:
 
 
 @dataclass(frozen=True)
+class Decided:
+    """A decision on a trial, and what trial and twin cost since the parent (None: no twin, or not known)."""
+
+    decision: Decision
+    trial_cost: Cost | None
+    twin_cost: Cost | None
+
+    def document(self) -> dict[str, Any]:
+        """The JSON of the decision."""
+        costs = {"trial": self.trial_cost, "twin": self.twin_cost}
+        plain = {name: None if cost is None else cost.model_dump() for name, cost in costs.items()}
+        return {**self.decision.document(), "cost": plain}
+
+
+@dataclass(frozen=True)
 class Comparison:
-    """Runs, baseline first. `decision` is set by `--accept` only."""
+    """Runs, baseline first. `decided` is set by `--accept` only: the runs are then parent, trial and twin."""
 
     runs: tuple[ComparedRun, ...]
     criteria: tuple[Criterion, ...]
-    decision: Decision | None
+    decided: Decided | None
     warnings: tuple[str, ...]
     notes: tuple[str, ...]
 
@@ -130,72 +136,57 @@ class Comparison:
 
     @property
     def verdict(self) -> Verdict:
-        """`accept` iff at least one criterion was judged and all that were judged passed."""
+        """That of the rule that decides; else `accept` iff a criterion was judged and all that were passed."""
+        if self.decided is not None:
+            return "accept" if self.decided.decision.accepted else "reject"
         return verdict_of(self.criteria)
 
     def document(self) -> dict[str, Any]:
         """The JSON of `compare` (DESIGN section 4)."""
-        decision = None if self.decision is None else {"rule": "parent", **asdict(self.decision)}
         return {
             "schema": 1,
             "baseline": self.baseline.name,
             "runs": [run.document() for run in self.runs],
             "criteria": [asdict(criterion) for criterion in self.criteria],
-            "decision": decision,
+            "decision": None if self.decided is None else self.decided.document(),
             "verdict": self.verdict,
             "warnings": list(self.warnings),
             "notes": list(self.notes),
         }
 
 
-def compare_runs(paths: Sequence[Path], *, accept: bool = False, epsilon: float = 0.0) -> Comparison:
+def compare_runs(paths: Sequence[Path]) -> Comparison:
     """Hold every run against the first one.
 
     Args:
         paths: run folders, or checkpoints in them; the baseline first.
-        accept: decide by the parent rule instead: `paths` are PARENT and TRIAL.
-        epsilon: how much loss (nats) the trial may add; negative demands a gain. Only with `accept`.
 
     Raises:
-        ConfigError: too few or too many paths, a bad epsilon, or runs whose losses are not comparable.
+        ConfigError: too few paths, or runs whose losses are not comparable.
         InvalidInputError: a path is no run, its files are broken, or it was never evaluated.
     """
-    _check_request(paths, accept, epsilon)
+    if len(paths) < 2:
+        raise ConfigError(f"found {len(paths)} runs, expected a baseline and at least one other run to compare")
     histories = name_histories([read_history(path) for path in paths])
     baseline, others = histories[0], histories[1:]
     for other in others:
         refuse_incomparable(baseline, other)
-    warnings = [doubt for other in others for doubt in doubts_between(baseline, other)]
-    runs = tuple(_compared(history, baseline) for history in histories)
-    if not accept:
-        warnings = [*(doubt for history in histories for doubt in doubts_of(history)), *warnings]
-        criteria = tuple(
-            criterion
-            for run in runs[1:]
-            if run.equal is not None
-            for criterion in success_criteria(baseline, run.history, run.insertions, run.equal)
-        )
-        return Comparison(runs, criteria, None, tuple(warnings), _notes(runs))
-    trial = others[0]
-    check_trial(baseline, trial)
-    decision = Decision(baseline.final.validation.loss, trial.final.validation.loss, epsilon)
-    warnings += doubts_of_trial(baseline, trial)
-    criterion = parent_rule(baseline, trial, decision)
-    return Comparison(runs, (criterion,), decision, tuple(warnings), (PARENT_RULE_NOTE, ONE_SEED))
+    warnings = [
+        *(doubt for history in histories for doubt in doubts_of(history)),
+        *(doubt for other in others for doubt in doubts_between(baseline, other)),
+    ]
+    runs = tuple(compared(history, baseline) for history in histories)
+    criteria = tuple(
+        criterion
+        for run in runs[1:]
+        if run.equal is not None
+        for criterion in success_criteria(baseline, run.history, run.insertions, run.equal)
+    )
+    return Comparison(runs, criteria, None, tuple(warnings), _notes(runs))
 
 
-def _check_request(paths: Sequence[Path], accept: bool, epsilon: float) -> None:
-    if len(paths) < 2:
-        raise ConfigError(f"found {len(paths)} runs, expected a baseline and at least one other run to compare")
-    if accept and len(paths) != 2:
-        raise ConfigError(f"--accept decides between two runs, PARENT and TRIAL, found {len(paths)}: give these two")
-    if not math.isfinite(epsilon):
-        raise ConfigError(f"--epsilon is {epsilon}, expected a finite number of nats, such as 0.01")
-    if epsilon and not accept:
-        raise ConfigError("--epsilon belongs to the parent rule: add --accept, or leave --epsilon out")
-
-
-def _compared(history: RunHistory, baseline: RunHistory) -> ComparedRun:
+def compared(history: RunHistory, baseline: RunHistory) -> ComparedRun:
+    """A run with its figures against the baseline, which may be the run itself."""
     spikes = find_spikes(history.metrics, history.changes)
     ledger, reference = history.state.ledger, baseline.state.ledger
     return ComparedRun(

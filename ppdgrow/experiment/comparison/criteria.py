@@ -1,4 +1,4 @@
-"""What decides a comparison: the three success criteria of the first experiment, and the parent rule.
+"""What decides a comparison: the three success criteria of the first experiment, or the rules of acceptance.
 
 A criterion that cannot be judged has `passed` None and a note that says why; it never counts as passed.
 """
@@ -9,6 +9,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Literal
 
+from ppdgrow.experiment.acceptance import Decision
 from ppdgrow.experiment.comparison.curves import EqualFigures
 from ppdgrow.experiment.comparison.history import RunHistory
 from ppdgrow.experiment.comparison.insertions import Insertion
@@ -23,12 +24,10 @@ NO_INSERTION_SPIKE = "no insertion spike"
 LOWER_LOSS = "lower loss at equal steps"
 COMPARABLE_ACCURACY = "comparable final accuracy"
 PARENT_RULE = "parent rule"
+TWIN_RULE = "twin rule"
 
 ONE_SEED = "one seed: no interval"
-PARENT_RULE_NOTE = (
-    "the parent rule hardly ever rejects, because the training budget itself lowers the loss: it does not show "
-    "that the growth helped"
-)
+NOT_DECIDING = "does not decide"
 
 
 @dataclass(frozen=True)
@@ -44,20 +43,6 @@ class Criterion:
     relation: Literal["<", "<=", ">"]
     unit: str
     note: str = ""
-
-
-@dataclass(frozen=True)
-class Decision:
-    """The parent rule: accept iff `loss_after <= loss_before + epsilon` (validation losses in nats)."""
-
-    loss_before: float
-    loss_after: float
-    epsilon: float
-
-    @property
-    def accepted(self) -> bool:
-        """Whether the trial is kept."""
-        return self.loss_after <= self.loss_before + self.epsilon
 
 
 def loss_unit(history: RunHistory) -> str:
@@ -145,18 +130,38 @@ def comparable_accuracy(baseline: RunHistory, other: RunHistory) -> Criterion:
 
 
 def parent_rule(parent: RunHistory, trial: RunHistory, decision: Decision) -> Criterion:
-    """The parent rule as a criterion."""
+    """The parent rule as a criterion: the change of the loss over the trial."""
     return Criterion(
         name=PARENT_RULE,
         run=trial.name,
         against=parent.name,
-        passed=decision.accepted,
-        value=decision.loss_after - decision.loss_before,
+        passed=decision.parent_passes,
+        value=decision.change,
         bound=decision.epsilon,
         relation="<=",
         unit=loss_unit(trial),
-        note=f"step {trial.step:,} against step {parent.step:,}; {ONE_SEED}",
+        note=_note(f"step {trial.step:,} against step {parent.step:,}", decides=decision.rule == "parent"),
     )
+
+
+def twin_rule(trial: RunHistory, twin: RunHistory, decision: Decision) -> Criterion:
+    """The twin rule as a criterion: the upper end of the interval of the paired difference."""
+    difference = decision.twin
+    return Criterion(
+        name=TWIN_RULE,
+        run=trial.name,
+        against=twin.name,
+        passed=decision.twin_passes,
+        value=None if difference is None else difference.high,
+        bound=decision.margin,
+        relation="<",
+        unit=loss_unit(trial),
+        note=_note(f"upper end of the 95 % interval at step {trial.step:,}", decides=decision.rule == "twin"),
+    )
+
+
+def _note(figure: str, *, decides: bool) -> str:
+    return f"{figure}; {ONE_SEED}" if decides else f"{NOT_DECIDING}; {figure}; {ONE_SEED}"
 
 
 def verdict_of(criteria: Sequence[Criterion]) -> Verdict:

@@ -142,6 +142,10 @@ class RunHistory:
         """Steps at which blocks were put in or taken out, ascending."""
         return tuple(sorted({event.step for event in self.surgery}))
 
+    def descends_from(self, parent: RunHistory) -> bool:
+        """Whether the lineage shows that very checkpoint of `parent`."""
+        return any(event.parent_sha256 == parent.digest and event.decision != "reject" for event in self.events)
+
     @property
     def trials_kept(self) -> int:
         """Trials that were accepted, those of ancestors included."""

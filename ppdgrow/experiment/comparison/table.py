@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 
+from ppdgrow.config.state import Cost
 from ppdgrow.console import format_count, format_flops, format_seconds
 from ppdgrow.experiment.comparison.compare import ComparedRun, Comparison
 from ppdgrow.experiment.comparison.criteria import COMPARABLE_ACCURACY, NO_INSERTION_SPIKE, ONE_SEED, Criterion
@@ -60,7 +61,7 @@ def comparison_rows(comparison: Comparison) -> TextTable:
 
 def criteria_rows(comparison: Comparison) -> TextTable:
     """One row per criterion: its figure, its bound, how it came out, and what to know of it."""
-    several = len(comparison.others) > 1
+    several = len({criterion.run for criterion in comparison.criteria}) > 1
     rows = tuple(
         (_criterion_label(c, several), _figure(c), f"{c.relation} {_bound(c)}", _PASSED[c.passed], c.note)
         for c in comparison.criteria
@@ -70,8 +71,8 @@ def criteria_rows(comparison: Comparison) -> TextTable:
 
 def closing_lines(comparison: Comparison) -> list[str]:
     """The verdict, and what it is worth."""
-    decision = comparison.decision
-    if decision is None:
+    decided = comparison.decided
+    if decided is None:
         judged = [criterion for criterion in comparison.criteria if criterion.passed is not None]
         passed = sum(criterion.passed is True for criterion in judged)
         return [
@@ -80,10 +81,21 @@ def closing_lines(comparison: Comparison) -> list[str]:
             *(note for note in comparison.notes if note != ONE_SEED),
             ONE_SEED_EACH,
         ]
+    lines = [
+        f"verdict: {comparison.verdict} by the {decided.decision.rule} rule",
+        *decided.decision.lines(),
+        *(_cost_line("trial", decided.trial_cost)),
+        *(_cost_line("twin", decided.twin_cost)),
+    ]
+    return lines + [note for note in comparison.notes if note != ONE_SEED and note not in lines]
+
+
+def _cost_line(name: str, cost: Cost | None) -> list[str]:
+    if cost is None:
+        return []
     return [
-        f"verdict: {comparison.verdict} by the parent rule (validation loss {decision.loss_before:.6f} before, "
-        f"{decision.loss_after:.6f} after, epsilon {decision.epsilon:g})",
-        *(note for note in comparison.notes if note != ONE_SEED),
+        f"cost of the {name} since the parent: {format_count(cost.tokens)} tokens, {format_flops(cost.flops)}, "
+        f"{format_seconds(cost.seconds)}"
     ]
 
 
