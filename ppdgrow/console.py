@@ -114,22 +114,26 @@ class Narrator:
             self.say(text)
 
     @contextmanager
-    def progress(self, total: int, description: str) -> Iterator[ProgressBar]:
-        """A live bar while the block runs on a terminal, and nothing elsewhere."""
+    def progress(self, total: int, description: str, *, header: str = "") -> Iterator[ProgressBar]:
+        """A live bar while the block runs on a terminal, below a header of some lines, and nothing elsewhere."""
         if not self._live or self._progressing:
             yield ProgressBar(description, total)
             return
+        from rich.console import Group
+        from rich.live import Live
         from rich.progress import BarColumn, Progress, TextColumn
         from rich.table import Column
 
         text = TextColumn("{task.description}", markup=False, table_column=Column(no_wrap=True, overflow="crop"))
+        bar = Progress(text, BarColumn(bar_width=16), console=self._stderr)
+        above = [Text(clean(header), no_wrap=True, overflow="crop")] if header else []
         self._progressing = True
         try:
             # Stdout stays itself: Rich would send it to stderr while the bar is up.
-            with Progress(
-                text, BarColumn(bar_width=16), console=self._stderr, transient=True, redirect_stdout=False
-            ) as display:
-                yield ProgressBar(clean(description), total, display)
+            with Live(
+                Group(*above, bar), console=self._stderr, transient=True, redirect_stdout=False, refresh_per_second=10
+            ):
+                yield ProgressBar(clean(description), total, bar)
         finally:
             self._progressing = False
 

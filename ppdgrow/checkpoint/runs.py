@@ -43,6 +43,11 @@ class RunFolder:
         """The model card."""
         return self.path / "README.md"
 
+    @property
+    def trials_path(self) -> Path:
+        """Where growths are tried while nothing is decided; gone afterwards."""
+        return self.path / "trials"
+
     def checkpoint_path(self, step: int) -> Path:
         """The checkpoint folder of a step."""
         return self.path / "checkpoints" / f"step-{step:08d}"

@@ -133,18 +133,10 @@ def run(
 
 def _tell(result: GrowResult, narrator: Narrator) -> None:
     """The growth in words, and before and after side by side."""
+    from ppdgrow.experiment.expansion import describe_expansion
+
     event = result.event
-    ids = ", ".join(event["ids"])
-    if event["event"] == "remove":
-        narrator.say(f"pair {ids} removed at step {event['step']}")
-    else:
-        places = ", ".join(map(str, event["positions"]))
-        what = "pairs" if event["method"] == "pair" else f"layers by method {event['method']}"
-        kinds = "/".join(dict.fromkeys(event["kinds"]))
-        narrator.say(
-            f"{len(event['ids'])} {kinds} {what} ({ids}) after blocks {places}; theta_0 {event['theta_0']}; "
-            f"moments {event['moments']}"
-        )
+    narrator.say(describe_expansion(event))
     verdict = "identical to the last bit" if event["bit_exact"] else "the outputs differ"
     rows = [
         ["", "before", "after", ""],

@@ -6,7 +6,7 @@ Shapes: B batch, T tokens, V vocabulary or classes.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
@@ -80,7 +80,6 @@ class Evaluation:
         return Validation(loss=loss, accuracy=self.accuracy, perplexity=perplexity, bits_per_byte=bits)
 
 
-@torch.no_grad()
 def evaluate(
     model: nn.Module,
     batches: Iterable[BatchLike],
@@ -94,20 +93,44 @@ def evaluate(
     Raises:
         StoppedError: the stop flag was set meanwhile.
     """
-    training = model.training
-    model.eval()
-    sums: list[tuple[Tensor, Tensor, Tensor]] = []
+    (evaluation,), _ = evaluate_together([model], batches, device=device, precision=precision, stop=stop)
+    return evaluation
+
+
+@torch.no_grad()
+def evaluate_together(
+    models: Sequence[nn.Module],
+    batches: Iterable[BatchLike],
+    *,
+    device: torch.device,
+    precision: Precision,
+    stop: StopFlag | None = None,
+) -> tuple[list[Evaluation], bool]:
+    """As `evaluate`, of several models on the same batches, and whether all their logits agree to the last bit.
+
+    Raises:
+        StoppedError: the stop flag was set meanwhile.
+    """
+    training = [model.training for model in models]
+    sums: list[list[tuple[Tensor, Tensor, Tensor]]] = [[] for _ in models]
+    same = True
     try:
+        for model in models:
+            model.eval()
         for batch in batches:
             if stop:
                 raise StoppedError
-            with autocast(device, precision):
-                logits = model(batch.inputs)
-            sums.append(_example_sums(logits, batch.targets))
+            first: Tensor | None = None
+            for model, parts in zip(models, sums, strict=True):
+                with autocast(device, precision):
+                    logits = model(batch.inputs)
+                parts.append(_example_sums(logits, batch.targets))
+                same = same and (first is None or torch.equal(first, logits))
+                first = logits if first is None else first
     finally:
-        model.train(training)
-    losses, counts, correct = (torch.cat(parts).cpu() for parts in zip(*sums, strict=True))
-    return Evaluation(losses, counts, correct)
+        for model, mode in zip(models, training, strict=True):
+            model.train(mode)
+    return [Evaluation(*(torch.cat(columns).cpu() for columns in zip(*parts, strict=True))) for parts in sums], same
 
 
 def _example_sums(logits: Tensor, targets: Tensor) -> tuple[Tensor, Tensor, Tensor]:

@@ -113,13 +113,16 @@ class Engine:
         """Figures of the last evaluation, if it was at the current step."""
         return self._validation[1] if self._validation and self._validation[0] == self.step else None
 
-    def run(self, last: int, listener: Listener, *, unfinished: dict[str, Any] | None = None) -> None:
+    def run(
+        self, last: int, listener: Listener, *, unfinished: dict[str, Any] | None = None, closing: bool = True
+    ) -> None:
         """Train up to and including step `last`.
 
         Args:
             last: the last step.
             listener: hears of metrics, progress and moments to save.
             unfinished: the metrics line of the current step, if its evaluation was interrupted.
+            closing: the last step ends the run, so it is evaluated and saved whether or not its turn has come.
 
         Raises:
             DivergedError: a loss or gradient was non-finite; the state is that of the last good step, saved.
@@ -128,18 +131,19 @@ class Engine:
         """
         if unfinished is not None:
             listener.lines([unfinished | {"validation": self._evaluate(listener, [unfinished]).model_dump()}])
-            if self.step == last:
+            if closing and self.step == last:
                 listener.save()
         movement = MovementCheck(self.model, self.optimizer)
         self.model.train()
         while self.step < last:
             started = time.perf_counter()
             self._train_step(self.step + 1, movement)
-            evaluate_now = self.step % self.config.eval_every == 0 or self.step == last
-            save_now = self.step % self.config.save_every == 0 or self.step == last
+            at_end = self.step == last
+            evaluate_now = self.step % self.config.eval_every == 0 or (closing and at_end)
+            save_now = self.step % self.config.save_every == 0 or (closing and at_end)
             stop_now = bool(self.stop)  # read once: what is saved must have been flushed
             lines: list[dict[str, Any]] = []
-            if evaluate_now or save_now or stop_now or self.step % FLUSH_EVERY == 0:
+            if evaluate_now or save_now or stop_now or at_end or self.step % FLUSH_EVERY == 0:
                 lines = self._flush(listener, started)
             else:
                 self._add_seconds(started)
@@ -150,7 +154,7 @@ class Engine:
                 listener.progress(self.step, lines[-1])
             if save_now or stop_now:
                 listener.save()
-            if stop_now and self.step < last:
+            if stop_now and not (closing and at_end):
                 self._raise_interrupted()
 
     def _train_step(self, step: int, movement: MovementCheck) -> None:

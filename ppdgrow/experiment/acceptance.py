@@ -137,7 +137,7 @@ class Decision:
         }
 
     def lines(self) -> list[str]:
-        """Both figures in words, the one that decides first, and what they are worth."""
+        """Both figures in words, the one that decides first."""
         if self.change is None:
             return ["the trial diverged: its loss was not finite"]
         parent = (
@@ -145,13 +145,17 @@ class Decision:
             f"bound <= {self.epsilon:+g}): {_verdict(self.parent_passes)}"
         )
         if self.twin is None:
-            return [parent, PARENT_RULE_NOTE]
+            return [parent]
         twin = (
             f"twin rule: grown - twin {self.twin.mean:+.6f}, 95 % interval [{self.twin.low:+.6f}, "
             f"{self.twin.high:+.6f}] (bound < {self.margin:+g}): {_verdict(self.twin_passes)}"
         )
         first, second = (parent, twin) if self.rule == "parent" else (twin, parent)
-        return [f"{first}, which decides", second, self.twin.scope]
+        return [f"{first}, which decides", second]
+
+    def caution(self) -> str:
+        """What the figures do and do not say."""
+        return PARENT_RULE_NOTE if self.twin is None else self.twin.scope
 
 
 def _verdict(passes: bool) -> str:

@@ -9,6 +9,7 @@ from typing import Any
 from ppdgrow.accounting import count_parameters, flops_per_token, half_steps
 from ppdgrow.config.architecture import Architecture
 from ppdgrow.config.state import TrainerState
+from ppdgrow.experiment.lineage import is_kept
 
 
 def model_card(
@@ -35,19 +36,37 @@ def model_card(
         f"| environment | torch {state.environment.torch}, {state.environment.device}, "
         f"{state.environment.precision}, {state.environment.threads} threads |",
     ]
+    if state.ledger.trials.flops:
+        lines.append(f"| FLOPs of trials beside it | {state.ledger.trials.flops:.4g} |")
     if figures is not None:
         lines.append(f"| validation loss | {figures.loss:.6f} nats |")
         lines.append(f"| validation accuracy | {figures.accuracy:.4f} |")
     lines += ["", "## Lineage", ""]
-    lines += [f"- {describe_event(event)}" for event in lineage] or ["- trained from scratch"]
+    told = [text for text in map(describe_event, lineage) if text]
+    lines += [f"- {text}" for text in told] or ["- trained from scratch"]
     lines += ["", "## Recipe", "", "```yaml", recipe.rstrip("\n"), "```", ""]
     return "\n".join(lines)
 
 
-def describe_event(event: dict[str, Any]) -> str:
-    """One lineage event as a line of text."""
+def describe_event(event: dict[str, Any]) -> str | None:
+    """One lineage event as a line of text; None for those that another line tells already."""
     step = event.get("step")
     kind = event.get("event")
+    if kind in ("check", "twin"):
+        return None
+    if kind == "skip":
+        return f"step {step}: growth {event.get('growth')} was not tried: {event.get('reason')}"
+    if kind == "decision":
+        kept = "kept" if event.get("decision") == "accept" else "rejected"
+        return (
+            f"step {event.get('until')}: trial {event.get('trial')} {kept} by the {event.get('rule')} rule, validation "
+            f"loss {event.get('loss_before')} before and {event.get('loss_after')} after"
+        )
+    if kind == "grow" and not is_kept(event):
+        return (
+            f"step {step}: trial {event.get('trial')}, {event.get('layers_before')} to {event.get('layers_after')} "
+            f"layers by method {event.get('method')}"
+        )
     if kind == "grow":
         return (
             f"step {step}: grown from {event.get('layers_before')} to {event.get('layers_after')} layers by method "

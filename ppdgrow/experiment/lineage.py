@@ -8,11 +8,13 @@ step nothing was decided.
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
-from ppdgrow.checkpoint import lines_up_to
+from ppdgrow.atomic import write_file
+from ppdgrow.checkpoint import lines_up_to, read_jsonl
 
 Event = dict[str, Any]
 
@@ -52,12 +54,33 @@ def used_ids(events: Iterable[Event]) -> frozenset[str]:
     )
 
 
-def rounds_since_start(events: Iterable[Event]) -> list[Event]:
-    """The `decision` events of the latest `train` in a run's own log: those of its own trials."""
+def own_events(events: Iterable[Event]) -> list[Event]:
+    """The events since the latest `train`: what a run decided itself."""
     own: list[Event] = []
     for event in events:
-        if event.get("event") == "train":
-            own = []
-        elif event.get("event") == "decision":
-            own.append(event)
+        own = [] if event.get("event") == "train" else [*own, event]
     return own
+
+
+def growth_entries(events: Iterable[Event]) -> list[Event]:
+    """One entry for each growth and removal, that of a trial together with its decision (else None)."""
+    listed = list(events)
+    decisions = {(event["step"], event["trial"]): event for event in listed if event.get("event") == "decision"}
+    entries = []
+    for event in listed:
+        if event.get("event") in ("grow", "remove"):
+            decision = decisions.get((event["step"], event.get("trial")), {"decision": None})
+            entries.append(event | decision | {"event": event["event"]})
+    return entries
+
+
+def trim_lineage(path: Path, step: int) -> None:
+    """Take out what a killed process wrote of decisions beyond its last checkpoint, at `step`.
+
+    Raises:
+        InvalidInputError: a line is not valid or has no step.
+        StorageError: the file system refused.
+    """
+    kept = lineage_up_to(path, step)
+    if len(kept) != len(read_jsonl(path)):
+        write_file(path, "".join(json.dumps(event) + "\n" for event in kept))

@@ -53,10 +53,11 @@ def same_run(run: RunFolder, asked: Resolved, parent: Parent | None, resume: str
     if differing:
         more = f" and {len(differing) - 3} more" if len(differing) > 3 else ""
         raise ConfigError(f"{where} holds another run ({'; '.join(differing[:3])}{more}): {WAY_OUT}")
-    events = read_jsonl(run.growth_path)
+    events = [event for event in read_jsonl(run.growth_path) if event.get("event") in ("train", "grow", "remove")]
+    changes = [event for event in events if "trial" not in event]
     digest = None if parent is None else parent.digest
-    # The last event of a training run is its start; after a growth that result is not a training run's folder.
-    if not events or events[-1].get("event") != "train" or events[-1].get("parent_sha256") != digest:
+    # The last change of a training run is its start; after a growth that result is not a training run's folder.
+    if not changes or changes[-1]["event"] != "train" or changes[-1].get("parent_sha256") != digest:
         raise ConfigError(f"{where} holds a run from another checkpoint: {WAY_OUT}")
     return recorded
 

@@ -23,6 +23,7 @@ from ppdgrow.config.state import DataIdentity, Environment, TrainerState
 from ppdgrow.console import Narrator, ProgressBar
 from ppdgrow.engine.device import rng_state
 from ppdgrow.engine.loop import Engine
+from ppdgrow.experiment.lineage import growth_entries
 
 TRAIN_LOSS_STEPS = 50
 
@@ -39,20 +40,22 @@ class Recorder:
     keep: int
     first: int
     last: int
+    label: str
     assignment: dict[str, str]
     narrator: Narrator
-    bar: ProgressBar
     engine: Engine
+    bar: ProgressBar | None = field(default=None, init=False)
     validation_loss: float | None = field(default=None, init=False)
 
     def lines(self, lines: Sequence[dict[str, Any]]) -> None:
         """Append metrics; evaluated steps are also told where there is no live display."""
         append_jsonl(self.run.metrics_path, lines)
+        prefix = "" if self.label == "training" else f"{self.label}: "
         for line in lines:
             if "validation" in line:
                 self.validation_loss = line["validation"]["loss"]
                 self.narrator.milestone(
-                    f"step {line['step']}/{self.last}  train loss {line['train_loss']:.4f}  "
+                    f"{prefix}step {line['step']}/{self.last}  train loss {line['train_loss']:.4f}  "
                     f"val loss {self.validation_loss:.4f}  lr {line['lr']:.1e}  {line['timing']['seconds']:.0f} s"
                 )
 
@@ -82,6 +85,8 @@ class Recorder:
 
     def progress(self, step: int, latest: dict[str, Any]) -> None:
         """Move the bar."""
+        if self.bar is None:
+            return
         self.bar.update(
             step - self.first,
             loss=latest["train_loss"],
@@ -106,5 +111,6 @@ def train_document(run: RunFolder, folder: Path) -> dict[str, Any]:
         "seconds": state.ledger.seconds,
         "flops": state.ledger.flops,
         "tokens": state.ledger.tokens,
-        "growth": [event for event in read_jsonl(run.growth_path) if event.get("event") in ("grow", "remove")],
+        "trials": state.ledger.trials.model_dump(),
+        "growth": growth_entries(read_jsonl(run.growth_path)),
     }

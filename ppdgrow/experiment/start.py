@@ -7,17 +7,16 @@ from typing import Any
 
 from torch import Tensor
 
-from ppdgrow.checkpoint import RunFolder, read_checkpoint, read_jsonl, truncate_jsonl
+from ppdgrow.checkpoint import Checkpoint, RunFolder, read_checkpoint, read_jsonl, truncate_jsonl
 from ppdgrow.config.architecture import Architecture, new_architecture
 from ppdgrow.config.schema import Recipe
 from ppdgrow.config.state import Environment, Ledger
 from ppdgrow.console import Narrator
 from ppdgrow.data import Dataset
 from ppdgrow.errors import InvalidInputError
+from ppdgrow.experiment.lineage import trim_lineage
 from ppdgrow.experiment.setting import Parent, changed_splits, task_of
 from ppdgrow.nn.init import initial_tensors
-from ppdgrow.nn.model import Transformer, check_tensors
-from ppdgrow.optim.adamw import NamedAdamW
 from ppdgrow.surgery import untie
 
 
@@ -40,10 +39,14 @@ def first_start(parent: Parent | None, recipe: Recipe, dataset: Dataset) -> Star
         architecture = new_architecture(recipe.model, task_of(recipe), dataset.input_spec(recipe.model.patch_size))
         tensors = dict(initial_tensors(architecture, recipe.train.seed))
         return Start(architecture, tensors, {}, {}, 0, 0.0, Ledger())
-    checkpoint, state = parent.checkpoint, parent.checkpoint.state
+    start = start_from(parent.checkpoint)
+    return replace(start, moments={}) if recipe.train.reset_optimizer else start
+
+
+def start_from(checkpoint: Checkpoint) -> Start:
+    """The start that a checkpoint is, its tied pairs untied."""
+    state = checkpoint.state
     architecture, tensors, moments = untie(checkpoint.architecture, checkpoint.tensors, checkpoint.moments)
-    if recipe.train.reset_optimizer:
-        moments = {}
     return Start(architecture, tensors, moments, checkpoint.rng, state.step, state.lr_factor, state.ledger)
 
 
@@ -51,24 +54,32 @@ def resume(
     run: RunFolder,
     start: Start,
     *,
+    first: int,
     last: int,
-    recipe: Recipe,
-    model: Transformer,
-    optimizer: NamedAdamW,
+    eval_every: int,
     dataset: Dataset,
     environment: Environment,
     narrator: Narrator,
 ) -> tuple[Start, dict[str, Any] | None]:
-    """Load the newest valid checkpoint of a run into model and optimizer, if it has one, and trim the metrics to it.
+    """The newest valid checkpoint of a run as a start, if it has one; metrics and lineage are trimmed to it.
+
+    Args:
+        run: the folder.
+        start: what to start from if it holds no checkpoint.
+        first: the step before the run's first.
+        last: the run's last step.
+        eval_every: of the recipe.
+        dataset: it must still be that of the checkpoint.
+        environment: differences to that of the checkpoint are said.
+        narrator: for these, and for damage.
 
     Returns:
         The start (`start` itself if there is no checkpoint), and the metrics line of its step where an
         interrupted evaluation is still owed.
 
     Raises:
-        InvalidInputError: the checkpoint is of another model, or its data changed.
+        InvalidInputError: the data changed.
     """
-    first = start.step
     run.sweep()
     skipped: list[str] = []
     newest = run.newest_valid(skipped)
@@ -84,13 +95,11 @@ def resume(
                 f"the {' and '.join(changed)} split of {dataset.config.name} changed since step {state.step} of "
                 f"{str(run.path)!r} (another Python or another copy?): restore it, or train in a new --out"
             )
-        shapes = {name: tuple(tensor.shape) for name, tensor in model.state_dict().items()}
-        check_tensors(shapes, checkpoint.tensors)
-        model.load_state_dict(checkpoint.tensors)
-        optimizer.load_moments(checkpoint.moments)
-        start = replace(start, rng=checkpoint.rng, step=state.step, ledger=state.ledger)
-        narrator.say(f"going on from step {state.step} of {last}")
-    return start, _trim_metrics(run, start.step, first=first, last=last, eval_every=recipe.train.eval_every)
+        start = start_from(checkpoint)
+        if start.step > first:
+            narrator.say(f"going on from step {state.step} of {last}")
+    trim_lineage(run.growth_path, start.step)
+    return start, _trim_metrics(run, start.step, first=first, last=last, eval_every=eval_every)
 
 
 def _trim_metrics(run: RunFolder, step: int, *, first: int, last: int, eval_every: int) -> dict[str, Any] | None:

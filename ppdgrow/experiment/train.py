@@ -9,46 +9,27 @@ from typing import Any, Literal
 
 import torch
 
-from ppdgrow.accounting import count_parameters, flops_per_token, tokens_per_example, training_flops_per_token
+from ppdgrow.accounting import count_parameters, flops_per_token
 from ppdgrow.atomic import new_folder, write_file
-from ppdgrow.checkpoint import (
-    RunFolder,
-    append_jsonl,
-    read_jsonl,
-    read_state,
-    weight_files,
-)
-from ppdgrow.config.architecture import Architecture
+from ppdgrow.checkpoint import RunFolder, append_jsonl, read_config, read_jsonl, read_state, weight_files
 from ppdgrow.config.load import Layer, Resolved, dump, recipe_hash
-from ppdgrow.config.state import Environment
+from ppdgrow.config.state import Ledger
 from ppdgrow.console import Narrator, format_count, format_flops, format_seconds
 from ppdgrow.data import Dataset, open_dataset
-from ppdgrow.engine.device import (
-    choose_precision,
-    describe_environment,
-    resolve_device,
-    set_deterministic,
-    set_rng_state,
-)
-from ppdgrow.engine.loop import Engine
+from ppdgrow.engine.device import choose_precision, describe_environment, resolve_device, set_deterministic
 from ppdgrow.engine.signals import StopFlag, stop_flag
-from ppdgrow.errors import ConfigError
 from ppdgrow.experiment.card import model_card
+from ppdgrow.experiment.leg import Course, make_optimizer
 from ppdgrow.experiment.output import check_place, finished, holds_something, same_run
+from ppdgrow.experiment.progressive.agenda import Agenda, check_agenda, check_examples
+from ppdgrow.experiment.progressive.climb import Climb
+from ppdgrow.experiment.progressive.ladder import ledger_line
 from ppdgrow.experiment.recipe import default_folder, resolve_training
-from ppdgrow.experiment.recorder import Recorder, train_document
-from ppdgrow.experiment.setting import (
-    Parent,
-    Setting,
-    check_input,
-    load_parent,
-    task_of,
-    warn_of_changes,
-)
+from ppdgrow.experiment.recorder import train_document
+from ppdgrow.experiment.setting import Parent, Setting, check_input, load_parent, task_of, warn_of_changes
 from ppdgrow.experiment.start import Start, first_start, resume
 from ppdgrow.nn.model import Transformer, build_model
-from ppdgrow.optim.adamw import NamedAdamW
-from ppdgrow.optim.schedule import Schedule, make_schedule
+from ppdgrow.optim.schedule import make_schedule
 
 
 @dataclass(frozen=True)
@@ -109,53 +90,40 @@ class _Training:
 
     def go(self) -> dict[str, Any]:
         """Run all stages."""
-        config = self.resolved.recipe.train
-        tokenizer = None if self.parent is None else self.parent.checkpoint.tokenizer
         recipe = self.resolved.recipe
+        tokenizer = None if self.parent is None else self.parent.checkpoint.tokenizer
         dataset = open_dataset(recipe.data, task_of(recipe), tokenizer)
         if self.parent is not None:
             check_input(dataset, self.parent)
         start = first_start(self.parent, recipe, dataset)
-        schedule, notes = make_schedule(config, first=self.first, last=self.last, initial=start.lr_factor)
+        agenda = Agenda(recipe.growth, self.first, self.last, recipe.train.eval_every)
+        check_agenda(agenda, start.architecture)
+        schedule, notes = make_schedule(recipe.train, first=self.first, last=self.last, initial=start.lr_factor)
         for note in notes:
             self.narrator.say(note)
         model = build_model(start.architecture, start.tensors, self.device)
-        optimizer = self._optimizer(model, start)
+        make_optimizer(model, start, recipe.train)  # what does not fit is refused before anything is written
         self._resolve_precision(model, dataset)
         setting = Setting(self.device, self._precision(), dataset, self.resolved.recipe)
         self._introduce(start, setting)
         if self.parent is not None:
             warn_of_changes(dataset, self.parent, self.narrator)
+        course = Course(
+            setting=setting,
+            schedule=schedule,
+            environment=describe_environment(self.device, self._precision(), deterministic=self.request.deterministic),
+            evaluation=setting.evaluation(),
+            stop=self.stop,
+            narrator=self.narrator,
+            first=self.first,
+            last=self.last,
+            assignment={} if self.parent is None else weight_files(self.parent.folder),
+        )
+        check_examples(agenda, sum(len(batch.targets) for batch in course.evaluation))
         if not holds_something(self.run):
             self._create_folder(start)
         with self.run.lock():
-            start, unfinished = resume(
-                self.run,
-                start,
-                last=self.last,
-                recipe=self.resolved.recipe,
-                model=model,
-                optimizer=optimizer,
-                dataset=dataset,
-                environment=self._environment(),
-                narrator=self.narrator,
-            )
-            set_rng_state(start.rng, self.device, config.seed)
-            return self._train(start, model, optimizer, schedule, setting, unfinished)
-
-    def _optimizer(self, model: Transformer, start: Start) -> NamedAdamW:
-        newest = start.architecture.newest_ids
-        names = frozenset(
-            name for name, _ in model.named_parameters() if name.startswith("blocks.") and name.split(".")[1] in newest
-        )
-        if self.resolved.recipe.train.only == "pairs":
-            if not names:
-                raise ConfigError("train.only is pairs, but the model was never grown: run ppdgrow grow first")
-            for name, parameter in model.named_parameters():
-                parameter.requires_grad_(name in names)
-        optimizer = NamedAdamW(model, self.resolved.recipe.train, names)
-        optimizer.load_moments(start.moments)
-        return optimizer
+            return self._train(course, agenda, start, model)
 
     def _resolve_precision(self, model: Transformer, dataset: Dataset) -> None:
         if self.resolved.recipe.train.precision != "auto":
@@ -199,79 +167,38 @@ class _Training:
             append_jsonl(fresh.metrics_path, [] if self.parent is None else self.parent.metrics())
             append_jsonl(fresh.growth_path, [*([] if self.parent is None else self.parent.lineage()), event])
 
-    def _environment(self) -> Environment:
-        return describe_environment(self.device, self._precision(), deterministic=self.request.deterministic)
-
-    def _train(
-        self,
-        start: Start,
-        model: Transformer,
-        optimizer: NamedAdamW,
-        schedule: Schedule,
-        setting: Setting,
-        unfinished: dict[str, Any] | None,
-    ) -> dict[str, Any]:
-        config = self.resolved.recipe.train
-        born = max(block.born for block in start.architecture.blocks)
-        tokens = config.batch_size * tokens_per_example(start.architecture)
-
-        def new_factor(step: int) -> float:
-            warmup = config.pair_warmup_steps
-            return config.pair_lr * (min(1.0, (step - born) / warmup) if warmup else 1.0)
-
-        evaluation = setting.evaluation()
-        engine = Engine(
-            model,
-            optimizer,
-            schedule,
-            new_factor=new_factor,
-            batches=setting.dataset.batches(
-                "train", batch_size=config.batch_size, seed=config.seed, device=self.device
-            ),
-            evaluation=evaluation,
-            figures=setting.figures,
-            config=config,
-            device=self.device,
-            precision=setting.precision,
-            step=start.step,
-            ledger=start.ledger,
-            tokens_per_step=tokens,
-            flops_per_step=tokens * training_flops_per_token(start.architecture),
-            stop=self.stop,
+    def _train(self, course: Course, agenda: Agenda, fresh: Start, model: Transformer) -> dict[str, Any]:
+        start, unfinished = resume(
+            self.run,
+            fresh,
+            first=self.first,
+            last=self.last,
+            eval_every=course.recipe.train.eval_every,
+            dataset=course.setting.dataset,
+            environment=course.environment,
+            narrator=self.narrator,
         )
-        examples = sum(len(batch.targets) for batch in evaluation)
-        with self.narrator.progress(total=self.last - self.first, description="training") as bar:
-            recorder = Recorder(
-                run=self.run,
-                architecture=start.architecture,
-                environment=self._environment(),
-                identity=lambda: setting.dataset.identity(examples),
-                tokenizer=setting.dataset.tokenizer_json,
-                keep=config.keep,
-                first=self.first,
-                last=self.last,
-                assignment={} if self.parent is None else weight_files(self.parent.folder),
-                narrator=self.narrator,
-                bar=bar,
-                engine=engine,
-            )
-            engine.run(self.last, recorder, unfinished=unfinished)
-        return self._finish(engine, start.architecture)
+        climb = Climb(course, self.run, agenda, fresh.architecture.num_layers)
+        ledger = climb.finish(start, model if start is fresh else None, unfinished)
+        return self._finish(climb, ledger)
 
-    def _finish(self, engine: Engine, architecture: Architecture) -> dict[str, Any]:
+    def _finish(self, climb: Climb, ledger: Ledger) -> dict[str, Any]:
         folder = self.run.checkpoint_path(self.last)
         state = read_state(folder)
         lineage = read_jsonl(self.run.growth_path)
-        card = model_card(self.run.path.name, architecture, state, lineage, dump(self.resolved))
+        card = model_card(self.run.path.name, read_config(folder), state, lineage, dump(self.resolved))
         write_file(self.run.card_path, card)
+        if climb.agenda.entries:
+            for line in climb.picture(self.last):
+                self.narrator.say(line)
+            self.narrator.say(ledger_line(state.ledger))
         figures = state.validation
         if figures is not None:
             extra = f" (perplexity {figures.perplexity:.1f})" if figures.perplexity is not None else ""
             self.narrator.say(
                 f"step {self.last}  val loss {figures.loss:.4f}{extra}, accuracy {figures.accuracy:.4f}  "
-                f"{format_count(engine.ledger.tokens)} tokens  {format_flops(engine.ledger.flops)}  "
-                f"{format_seconds(engine.ledger.seconds)}"
+                f"{format_count(ledger.tokens)} tokens  {format_flops(ledger.flops)}  {format_seconds(ledger.seconds)}"
             )
-        if engine.lr_factor == 1.0:
+        if state.lr_factor == 1.0:
             self.narrator.say("the learning rate is at its peak: go on from here, or decay it before comparing")
         return train_document(self.run, folder)

@@ -197,7 +197,7 @@ def test_an_unknown_key_names_the_nearest_one(key: str, suggestion: str) -> None
     assert str(caught.value) == f"unknown recipe key {key!r} (did you mean {suggestion!r}?)"
 
 
-@pytest.mark.parametrize("key", ["", ".", "train.", "x" * 10_000, "\x1b[31m", "growth"])
+@pytest.mark.parametrize("key", ["", ".", "train.", "x" * 10_000, "\x1b[31m", "growht"])
 def test_a_hopeless_key_is_still_one_short_line(key: str) -> None:
     with pytest.raises(ConfigError, match=r"^unknown recipe key") as caught:
         resolve([Layer("recipe a.yaml", {key: 1})])
@@ -286,7 +286,7 @@ def test_dump_reads_back_as_the_same_recipe(tmp_path: Path, text: str, source: s
 def test_dump_has_every_key_in_order_with_its_source() -> None:
     resolved = resolve([Layer("-o", {"train.lr": 3e-4})]).replace({"train.precision": "bf16"}, "measured 1.9x fp32")
     lines = [line.split() for line in dump(resolved).splitlines() if line.startswith("  ")]
-    assert [line[0].rstrip(":") for line in lines] == [key.partition(".")[2] for key in recipe_keys()]
+    assert [line[0].rstrip(":") for line in lines] == [key.partition(".")[2] for key in recipe_keys() if "." in key]
     assert ["lr:", "0.0003", "#", "-o"] in lines
     assert ["precision:", "bf16", "#", "measured", "1.9x", "fp32"] in lines
     assert ["seed:", "0", "#", "default"] in lines

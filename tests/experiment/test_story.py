@@ -231,7 +231,7 @@ def test_a_checkpoint_is_complete_and_says_where_it_comes_from(ppdgrow: Command,
     assert "grown from 2 to 4 layers by method pair" in card
     assert Path("g/recipe.yaml").read_text() in card
     events = read_jsonl(Path("g/growth.jsonl"))
-    assert [event["event"] for event in events] == ["train", "grow"]
+    assert [event["event"] for event in events] == ["train", "grow", "check"]
     assert events[1]["theta_sha256"].keys() == {"p1"}
     json.dumps(events, allow_nan=False)
 

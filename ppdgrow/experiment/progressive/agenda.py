@@ -1,0 +1,132 @@
+"""When a run tries to grow: a pure function of its recipe, its step, its decisions and its evaluations."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from ppdgrow.config.architecture import Architecture
+from ppdgrow.config.growth import Candidate, GrowthConfig
+from ppdgrow.errors import ConfigError
+from ppdgrow.surgery import GrowthRequest, plan_growth
+
+
+@dataclass(frozen=True)
+class Next:
+    """What comes next at a step: `growth` now (an index into the recipe's list), or training up to `step`.
+
+    `missed` are entries that can no longer be tried, each with the reason.
+    """
+
+    step: int
+    growth: int | None
+    missed: tuple[tuple[int, str], ...] = ()
+
+
+@dataclass(frozen=True)
+class Agenda:
+    """The growth entries of a run over steps `first + 1 .. last`."""
+
+    entries: tuple[GrowthConfig, ...]
+    first: int
+    last: int
+    eval_every: int
+
+    def next(self, step: int, closed: frozenset[int], losses: Sequence[float]) -> Next:
+        """What to do at `step`.
+
+        Args:
+            step: optimizer steps done.
+            closed: entries that were decided or passed over.
+            losses: validation losses evaluated since the last decision (or the start), oldest first; those of
+                steps at which a plateau may be seen.
+        """
+        missed: list[tuple[int, str]] = []
+        for index, entry in enumerate(self.entries):
+            if index in closed:
+                continue
+            if entry.at != "plateau":
+                return Next(entry.at, index if entry.at == step else None, tuple(missed))
+            latest = self._latest_start(index)
+            if step <= latest and is_plateau(losses, entry.patience):
+                return Next(step, index, tuple(missed))
+            evaluation = (step // self.eval_every + 1) * self.eval_every
+            if evaluation <= latest:
+                return Next(evaluation, None, tuple(missed))
+            missed.append((index, f"the validation loss had not levelled off by step {step}"))
+        return Next(self.last, None, tuple(missed))
+
+    def _latest_start(self, index: int) -> int:
+        """The last step at which the trial of a plateau entry still fits."""
+        room = 0
+        for entry in self.entries[index:]:
+            if entry.at != "plateau":
+                return entry.at - room
+            room += entry.trial.steps
+        return self.last - room
+
+
+def is_plateau(losses: Sequence[float], patience: int) -> bool:
+    """Whether the last `patience` losses brought no new best."""
+    earlier, recent = losses[:-patience], losses[-patience:]
+    return bool(earlier) and min(recent) >= min(earlier)
+
+
+def requests_of(entry: GrowthConfig) -> tuple[GrowthRequest, ...]:
+    """The growths that an entry tries: its candidates, or itself."""
+    return tuple(_request(entry, candidate) for candidate in entry.candidates or (Candidate(),))
+
+
+def _request(entry: GrowthConfig, candidate: Candidate) -> GrowthRequest:
+    own = candidate.model_dump(exclude_none=True)
+    kinds = own.get("pair", entry.pair)
+    listed = own["position"].count(",") + 1 if own.get("position", "")[:1].isdigit() else len(own.get("pair", ()))
+    return GrowthRequest(
+        kinds=kinds,
+        pairs=own.get("pairs", max(entry.pairs, listed)),
+        position=own.get("position", entry.position),
+        source=own.get("source", entry.source),
+        scale=own.get("scale", entry.scale),
+        method=own.get("method", entry.method),
+        moments=own.get("moments", entry.moments),
+    )
+
+
+def check_agenda(agenda: Agenda, architecture: Architecture) -> None:
+    """Refuse growths for which the run has no room, or that would not fit the model if all before were kept.
+
+    Raises:
+        ConfigError: names the entry, what was found and what was expected.
+    """
+    free_from = agenda.first
+    for index, entry in enumerate(agenda.entries):
+        where = f"growth[{index}]"
+        start = free_from if entry.at == "plateau" else entry.at
+        if start < agenda.first:
+            raise ConfigError(f"{where}.at is {start}, but the run starts at step {agenda.first}: choose a later step")
+        free_from = start + entry.trial.steps
+        if free_from > agenda.last:
+            raise ConfigError(
+                f"{where} needs {entry.trial.steps} steps for its trial from step {start}, but the run ends at step "
+                f"{agenda.last}: grow earlier, shorten trial.steps, or set more --steps"
+            )
+        grown = architecture
+        for request in reversed(requests_of(entry)):
+            try:
+                grown = plan_growth(architecture, request, step=max(1, start)).architecture
+            except ConfigError as error:
+                raise ConfigError(f"{where}: {error}") from None
+        architecture = grown
+
+
+def check_examples(agenda: Agenda, examples: int) -> None:
+    """Refuse a twin rule that has too few validation examples for an interval.
+
+    Raises:
+        ConfigError: fewer than two.
+    """
+    if examples < 2 and any(entry.trial.rule == "twin" for entry in agenda.entries):
+        raise ConfigError(
+            f"the twin rule needs at least 2 validation examples for its interval, found {examples}: raise "
+            "train.eval_batches"
+        )

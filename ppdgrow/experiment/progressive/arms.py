@@ -1,0 +1,153 @@
+"""The arms of a round: the ungrown twin and each growth that is tried, trained on the same batches in folders of
+their own, so that a killed run goes on in the midst of them.
+"""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+
+from ppdgrow.atomic import new_folder, sweep_leftovers
+from ppdgrow.checkpoint import RunFolder, append_jsonl, read_jsonl, read_state
+from ppdgrow.config.state import Cost, Validation
+from ppdgrow.engine.evaluate import Evaluation
+from ppdgrow.engine.signals import StoppedError
+from ppdgrow.errors import DivergedError, InterruptedRunError
+from ppdgrow.experiment.expansion import (
+    describe_check,
+    describe_depth,
+    describe_expansion,
+    expand,
+    measure,
+    write_expansion,
+)
+from ppdgrow.experiment.leg import Course, Leg
+from ppdgrow.experiment.lineage import Event
+from ppdgrow.experiment.setting import Parent
+from ppdgrow.experiment.start import resume, start_from
+from ppdgrow.surgery import GrowthRequest
+
+
+@dataclass(frozen=True)
+class Arm:
+    """One way on from the parent, trained for the trial's budget. `evaluation` is None if it diverged."""
+
+    run: RunFolder
+    cost: Cost
+    evaluation: Evaluation | None
+    figures: Validation | None
+
+
+class Arms:
+    """Makes the arms of one round.
+
+    Args:
+        course: of the run.
+        parent: the run's checkpoint at the step of the round.
+        end: the last step of the trials.
+        header: shown above the progress bar.
+    """
+
+    def __init__(self, course: Course, parent: Parent, end: int, header: str) -> None:
+        self.course, self.parent, self.end, self.header = course, parent, end, header
+        self.folder = parent.run.trials_path
+        sweep_leftovers(self.folder)
+        self._discard_foreign()
+
+    def _discard_foreign(self) -> None:
+        """Arms of another parent, left by a run that had to go back further, are no arms of this round."""
+        for folder in self.folder.iterdir() if self.folder.is_dir() else ():
+            events = read_jsonl(RunFolder(folder).growth_path)
+            if self.parent.digest not in {event.get("parent_sha256") for event in events}:
+                shutil.rmtree(folder, ignore_errors=True)
+
+    def twin(self, pair_lr: float) -> Arm:
+        """The ungrown model, trained on.
+
+        Raises:
+            DivergedError: it diverged, as the run itself would have.
+        """
+        run = RunFolder(self.folder / "twin")
+        if not run.growth_path.is_file():
+            event = {"event": "twin", "step": self.parent.step, "parent_sha256": self.parent.digest}
+            with new_folder(run.path) as folder:
+                append_jsonl(RunFolder(folder).metrics_path, self.parent.metrics())
+                append_jsonl(RunFolder(folder).growth_path, [event])
+        with self._interruptible():
+            return self._train(run, pair_lr, "twin")
+
+    def grown(self, name: str, request: GrowthRequest, pair_lr: float) -> tuple[Arm, Event, Event]:
+        """A growth of the parent, trained on, with its `grow` and `check` events. `name` is such as `1.2`.
+
+        Raises:
+            ConfigError: the growth does not fit the model.
+            CheckFailedError: it changes the function though it must not.
+        """
+        run = RunFolder(self.folder / f"trial-{name}")
+        label, say = f"trial {name}", self.course.narrator.say
+        expansion = expand(self.parent, request)
+        say(
+            f"step {self.parent.step}  {label}: {describe_depth(expansion.event)}, "
+            f"{describe_expansion(expansion.event)}"
+        )
+        for note in expansion.notes:
+            say(f"    {note}")
+        with self._interruptible():
+            if not run.growth_path.is_file():
+                measured = measure(
+                    self.parent, expansion, self.course.setting, self.course.evaluation, stop=self.course.stop
+                )
+                event = expansion.event | {"evaluated": True} | measured.document()
+                write_expansion(self.parent, expansion, run, event, measured)
+            grow, check = read_jsonl(run.growth_path)[-2:]
+            say(f"step {self.parent.step}  {label}: {describe_check(check)}")
+            try:
+                arm = self._train(run, pair_lr, label)
+            except DivergedError as error:
+                say(f"step {self.end}  {label}: {error}")
+                arm = Arm(run, self._cost(run), None, None)
+        return arm, grow, check
+
+    def _train(self, run: RunFolder, pair_lr: float, label: str) -> Arm:
+        course, parent = self.course, self.parent
+        start, unfinished = resume(
+            run,
+            start_from(parent.checkpoint),
+            first=parent.step,
+            last=course.last,
+            eval_every=course.recipe.train.eval_every,
+            dataset=course.setting.dataset,
+            environment=course.environment,
+            narrator=course.narrator,
+        )
+        leg = Leg(
+            course,
+            run,
+            start,
+            pair_lr=pair_lr,
+            unfinished=unfinished,
+            span=(parent.step, self.end),
+            label=label,
+        )
+        leg.settle()
+        leg.to(self.end, header=self.header)
+        leg.save()
+        evaluation = course.setting.evaluate(leg.engine.model, course.evaluation, stop=course.stop)
+        return Arm(run, self._cost(run), evaluation, course.setting.figures(evaluation))
+
+    def _cost(self, run: RunFolder) -> Cost:
+        """What the arm cost so far beyond its parent."""
+        newest = run.newest_valid()
+        return Cost() if newest is None else read_state(newest).ledger.since(self.parent.checkpoint.state.ledger)
+
+    @contextmanager
+    def _interruptible(self) -> Iterator[None]:
+        try:
+            yield
+        except StoppedError:
+            raise InterruptedRunError(
+                f"interrupted in a trial from step {self.parent.step}: the same command goes on with it",
+                self.course.stop.signal_number or 2,
+            ) from None
