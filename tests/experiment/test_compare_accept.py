@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 from synthetic_runs import growth, write_run
+from synthetic_runs import trial as trial_events
 
 from ppdgrow.checkpoint import manifest_digest
 from ppdgrow.console import Narrator
@@ -70,8 +71,8 @@ def test_the_parent_rule_says_how_little_it_shows_and_what_the_trial_cost(tmp_pa
     lines = closing_lines(decided(family(tmp_path)[:2]))
     assert lines[0] == "verdict: accept by the parent rule"
     assert lines[1].startswith("parent rule: 4.000000 before, 3.900000 after (-0.100000, bound <= +0): accepts")
-    assert [line for line in lines if "hardly ever rejects" in line] == [lines[2]]
-    assert lines[3] == "cost of the trial since the parent: 80 tokens, 500 FLOP, 10 s"
+    assert lines[2] == "cost of the trial since the parent: 80 tokens, 500 FLOP, 10 s"
+    assert [line for line in lines if "hardly ever rejects" in line] == [lines[3]]
     assert len(lines) == 4
 
 
@@ -212,3 +213,10 @@ def test_runs_compared_without_a_decision_have_none(tmp_path: Path) -> None:
     history: RunHistory = read_history(tmp_path / "twin")
     assert history.descends_from(read_history(tmp_path / "parent"))
     assert not history.descends_from(read_history(tmp_path / "trial"))
+
+
+@pytest.mark.parametrize(("decision", "shown"), [("accept", True), ("reject", False)])
+def test_a_rejected_growth_is_no_descent(tmp_path: Path, decision: str, shown: bool) -> None:
+    parent = read_history(write_run(tmp_path / "parent", {10: 4.0}))
+    events = trial_events("1.1", 10, 15, decision, parent_sha256=parent.digest)
+    assert read_history(write_run(tmp_path / "child", {20: 4.0}, events=events)).descends_from(parent) is shown

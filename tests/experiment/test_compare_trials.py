@@ -47,6 +47,11 @@ def test_trials_are_counted_and_their_cost_is_held_against_the_baseline(tmp_path
     assert any("rejected trials" in line for line in closing_lines(comparison))
 
 
+def test_what_was_spent_is_shown_also_where_nothing_was_decided_yet(tmp_path: Path) -> None:
+    rows = table(compared(tmp_path, [], trials=SPENT))
+    assert (rows["trials (kept / rejected)"], rows["FLOPs of trials"]) == (("-", "0 / 0"), ("-", "0.25 (100 FLOP)"))
+
+
 def test_runs_without_trials_have_no_such_rows(tmp_path: Path) -> None:
     comparison = compared(tmp_path, [growth(10)])
     assert not any("trials" in label for label in table(comparison))

@@ -2,10 +2,16 @@
 
 from __future__ import annotations
 
+import shutil
+from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
+import torch
 from conftest import TINY, Command, Result
+
+from ppdgrow.checkpoint import Checkpoint, RunFolder, read_checkpoint, write_checkpoint
 
 STEPS = 6
 
@@ -101,8 +107,44 @@ def test_a_twin_without_data_says_where_it_looked(ppdgrow: Command, trial: Path)
     for run in ("trial", "twin"):
         recipe = Path(run, "recipe.yaml")
         recipe.write_text(recipe.read_text(encoding="utf-8").replace("name: stdlib", "name: wikitext2"), "utf-8")
-    ppdgrow("compare shallow trial --accept --twin twin --data-dir nowhere", code=4)
+    assert "nowhere" in ppdgrow("compare shallow trial --accept --twin twin --data-dir nowhere", code=4).stderr
     ppdgrow("compare shallow trial --accept")
+
+
+@pytest.mark.skipif(torch.cuda.is_available(), reason="the device is there")
+def test_a_device_that_is_not_there_is_refused(ppdgrow: Command, trial: Path) -> None:
+    assert "cuda" in ppdgrow("compare shallow trial --accept --twin twin --device cuda", code=2).stderr
+
+
+def altered(run: str, change: Callable[[Checkpoint], Checkpoint]) -> None:
+    """Write the newest checkpoint of a run again, changed."""
+    folder = RunFolder(Path(run)).newest_valid()
+    assert folder is not None
+    checkpoint = change(read_checkpoint(folder))
+    shutil.rmtree(folder)
+    write_checkpoint(folder, checkpoint)
+
+
+def test_other_data_than_that_of_the_recorded_losses_is_told(ppdgrow: Command, trial: Path) -> None:
+    def other_copy(checkpoint: Checkpoint) -> Checkpoint:
+        data = checkpoint.state.data
+        data = data.model_copy(update={"sha256": data.sha256 | {"validation": "d" * 64}})
+        return replace(checkpoint, state=checkpoint.state.model_copy(update={"data": data}))
+
+    for run in ("shallow", "trial", "twin"):
+        altered(run, other_copy)
+    warnings = ppdgrow("compare shallow trial --accept --twin twin --json").document["warnings"]
+    assert any("the validation split of stdlib is not the one that trial was trained with" in w for w in warnings)
+    assert not any("split" in w for w in ppdgrow("compare shallow trial --accept --json").document["warnings"])
+
+
+def test_a_model_without_a_finite_loss_is_not_decided(ppdgrow: Command, trial: Path) -> None:
+    def broken(checkpoint: Checkpoint) -> Checkpoint:
+        tensors = {name: torch.full_like(tensor, torch.nan) for name, tensor in checkpoint.tensors.items()}
+        return replace(checkpoint, tensors=tensors)
+
+    altered("twin", broken)
+    assert "diverged" in ppdgrow("compare shallow trial --accept --twin twin --json", code=5).stderr
 
 
 @pytest.mark.parametrize(

@@ -86,8 +86,13 @@ def decide(request: DecisionRequest, narrator: Narrator) -> Comparison:
         criteria=_criteria(parent, trial, twin, decision),
         decided=Decided(decision, _cost(parent, trial), None if twin is None else _cost(parent, twin)),
         warnings=tuple(warnings),
-        notes=(*((PARENT_RULE_NOTE,) if decision.rule == "parent" else ()), ONE_SEED),
+        notes=tuple(dict.fromkeys((*_cautions(decision), ONE_SEED))),
     )
+
+
+def _cautions(decision: Decision) -> list[str]:
+    """What its figures do not say; of the parent rule also where a twin stands beside it and does not decide."""
+    return [*([PARENT_RULE_NOTE] if decision.rule == "parent" else []), decision.caution()]
 
 
 def _given(value: float | None, key: str) -> float:

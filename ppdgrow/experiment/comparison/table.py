@@ -81,13 +81,13 @@ def closing_lines(comparison: Comparison) -> list[str]:
             *(note for note in comparison.notes if note != ONE_SEED),
             ONE_SEED_EACH,
         ]
-    lines = [
+    return [
         f"verdict: {comparison.verdict} by the {decided.decision.rule} rule",
         *decided.decision.lines(),
-        *(_cost_line("trial", decided.trial_cost)),
-        *(_cost_line("twin", decided.twin_cost)),
+        *_cost_line("trial", decided.trial_cost),
+        *_cost_line("twin", decided.twin_cost),
+        *(note for note in comparison.notes if note != ONE_SEED),
     ]
-    return lines + [note for note in comparison.notes if note != ONE_SEED and note not in lines]
 
 
 def _cost_line(name: str, cost: Cost | None) -> list[str]:
