@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
@@ -12,6 +13,7 @@ import pytest
 
 from ppdgrow.cli import build_app
 from ppdgrow.cli.app import run
+from ppdgrow.data.batches import Batch, Batches
 
 TINY = ["--width", "16"]
 for key, value in {
@@ -65,3 +67,24 @@ def shallow(ppdgrow: Command) -> Path:
     """A trained, undecayed two-layer model."""
     ppdgrow("train --layers 2 --steps 10 --no-decay --out shallow --quiet", *TINY)
     return Path("shallow")
+
+
+@pytest.fixture
+def stop_at(monkeypatch: pytest.MonkeyPatch) -> Callable[..., None]:
+    """Send this process a signal while a step's batch is drawn, the first time or a later one (an arm of a round)."""
+    draw = Batches.at
+
+    def arm(step: int, number: int, occurrence: int = 1) -> None:
+        seen = 0
+
+        def at(self: Batches, now: int) -> Batch:
+            nonlocal seen
+            seen += now == step
+            if now == step and seen == occurrence:
+                monkeypatch.setattr(Batches, "at", draw)
+                os.kill(os.getpid(), number)
+            return draw(self, now)
+
+        monkeypatch.setattr(Batches, "at", at)
+
+    return arm

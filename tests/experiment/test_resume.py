@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-import os
 import signal
 import subprocess
 import sys
@@ -14,50 +13,11 @@ from typing import Any
 import pytest
 import torch
 from conftest import TINY, Command
+from equality import result, same
 
-from ppdgrow.checkpoint import RunFolder, read_checkpoint, read_jsonl, write_checkpoint
-from ppdgrow.data.batches import Batch, Batches
+from ppdgrow.checkpoint import RunFolder, read_checkpoint, write_checkpoint
 
 LINE = "train --layers 2 --steps 21 -o model.dropout=0.1 --quiet --out"
-
-
-@pytest.fixture
-def stop_at(monkeypatch: pytest.MonkeyPatch) -> Any:
-    """Send this process a signal while a step's batch is drawn."""
-    draw = Batches.at
-
-    def arm(step: int, number: int) -> None:
-        def at(self: Batches, now: int) -> Batch:
-            if now == step:
-                monkeypatch.setattr(Batches, "at", draw)
-                os.kill(os.getpid(), number)
-            return draw(self, now)
-
-        monkeypatch.setattr(Batches, "at", at)
-
-    return arm
-
-
-def result(run: str) -> dict[str, Any]:
-    """All that must not depend on where the run was stopped."""
-    folder = RunFolder(Path(run))
-    final = folder.newest_valid()
-    assert final is not None
-    checkpoint = read_checkpoint(final)
-    flat = {f"weight {name}": t for name, t in checkpoint.tensors.items()}
-    flat |= {f"{key} {name}": t for name, state in checkpoint.moments.items() for key, t in state.items()}
-    flat |= {f"rng {name}": t for name, t in checkpoint.rng.items()}
-    lines = [{key: value for key, value in line.items() if key != "timing"} for line in read_jsonl(folder.metrics_path)]
-    ledger = checkpoint.state.ledger
-    return {"step": checkpoint.state.step, "tensors": flat, "metrics": lines, "cost": (ledger.tokens, ledger.flops)}
-
-
-def same(x: dict[str, Any], y: dict[str, Any]) -> bool:
-    return (
-        all(x[key] == y[key] for key in ("step", "metrics", "cost"))
-        and x["tensors"].keys() == y["tensors"].keys()
-        and all(torch.equal(x["tensors"][name], y["tensors"][name]) for name in x["tensors"])
-    )
 
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])

@@ -16,6 +16,9 @@ from ppdgrow.engine.evaluate import Evaluation
 from ppdgrow.engine.signals import StoppedError
 from ppdgrow.errors import DivergedError, InterruptedRunError
 from ppdgrow.experiment.expansion import (
+    Expansion,
+    Measured,
+    check_event,
     describe_check,
     describe_depth,
     describe_expansion,
@@ -95,20 +98,35 @@ class Arms:
         for note in expansion.notes:
             say(f"    {note}")
         with self._interruptible():
-            if not run.growth_path.is_file():
-                measured = measure(
-                    self.parent, expansion, self.course.setting, self.course.evaluation, stop=self.course.stop
-                )
-                event = expansion.event | {"evaluated": True} | measured.document()
-                write_expansion(self.parent, expansion, run, event, measured)
-            grow, check = read_jsonl(run.growth_path)[-2:]
-            say(f"step {self.parent.step}  {label}: {describe_check(check)}")
             try:
-                arm = self._train(run, pair_lr, label)
+                self._write(run, expansion)
+                grow, check = read_jsonl(run.growth_path)[-2:]
+                say(f"step {self.parent.step}  {label}: {describe_check(check)}")
+                return self._train(run, pair_lr, label), grow, check
             except DivergedError as error:
                 say(f"step {self.end}  {label}: {error}")
-                arm = Arm(run, self._cost(run), None, None)
-        return arm, grow, check
+                return self._diverged(run, expansion)
+
+    def _write(self, run: RunFolder, expansion: Expansion) -> None:
+        """The grown arm's folder, measured, if it is not there yet."""
+        if run.growth_path.is_file():
+            return
+        course = self.course
+        measured = measure(self.parent, expansion, course.setting, course.evaluation, stop=course.stop)
+        event = expansion.event | {"evaluated": True} | measured.document()
+        write_expansion(self.parent, expansion, run, event, measured)
+
+    def _diverged(self, run: RunFolder, expansion: Expansion) -> tuple[Arm, Event, Event]:
+        """An arm whose loss is not finite: while it was trained, or as soon as it was grown."""
+        arm = Arm(run, self._cost(run), None, None)
+        if run.growth_path.is_file():
+            grow, check = read_jsonl(run.growth_path)[-2:]
+            return arm, grow, check
+        course = self.course
+        before = course.setting.evaluate_checkpoint(self.parent.checkpoint, course.evaluation, stop=course.stop)
+        measured = Measured(course.setting.figures(before), None, False)
+        event = expansion.event | {"evaluated": True} | measured.document()
+        return arm, event, check_event(event, measured)
 
     def _train(self, run: RunFolder, pair_lr: float, label: str) -> Arm:
         course, parent = self.course, self.parent
