@@ -49,10 +49,12 @@ class _Stderr(Console):
 
 
 class ProgressBar:
-    """Where a loop stands. Shows nothing unless it was made for a terminal."""
+    """Where a loop stands, below some lines of text. Shows nothing unless it was made for a terminal."""
 
-    def __init__(self, description: str, total: int, display: Progress | None = None) -> None:
-        self._description, self._total, self._display = description, total, display
+    def __init__(
+        self, description: str, total: int, display: Progress | None = None, header: Text | None = None
+    ) -> None:
+        self._description, self._total, self._display, self._header = description, total, display, header
         self._task: TaskID | None = None if display is None else display.add_task(description, total=total)
         self._first: tuple[float, int, float] | None = None
 
@@ -77,6 +79,11 @@ class ProgressBar:
             left = (self._total - completed) * (now - started) / (completed - first)
             parts.append(f"{format_seconds(max(0.0, left))} left")
         self._display.update(self._task, completed=completed, description="  ".join(parts))
+
+    def show(self, text: str) -> None:
+        """Put these lines above the bar."""
+        if self._header is not None:
+            self._header.plain = clean(text)
 
 
 def _figure(name: str, value: Any) -> str:
@@ -114,8 +121,8 @@ class Narrator:
             self.say(text)
 
     @contextmanager
-    def progress(self, total: int, description: str, *, header: str = "") -> Iterator[ProgressBar]:
-        """A live bar while the block runs on a terminal, below a header of some lines, and nothing elsewhere."""
+    def progress(self, total: int, description: str) -> Iterator[ProgressBar]:
+        """A live bar while the block runs on a terminal, and nothing elsewhere."""
         if not self._live or self._progressing:
             yield ProgressBar(description, total)
             return
@@ -126,14 +133,14 @@ class Narrator:
 
         text = TextColumn("{task.description}", markup=False, table_column=Column(no_wrap=True, overflow="crop"))
         bar = Progress(text, BarColumn(bar_width=16), console=self._stderr)
-        above = [Text(clean(header), no_wrap=True, overflow="crop")] if header else []
+        header = Text(no_wrap=True, overflow="crop", end="")
         self._progressing = True
         try:
             # Stdout stays itself: Rich would send it to stderr while the bar is up.
             with Live(
-                Group(*above, bar), console=self._stderr, transient=True, redirect_stdout=False, refresh_per_second=10
+                Group(header, bar), console=self._stderr, transient=True, redirect_stdout=False, refresh_per_second=10
             ):
-                yield ProgressBar(clean(description), total, bar)
+                yield ProgressBar(clean(description), total, bar, header)
         finally:
             self._progressing = False
 

@@ -80,7 +80,8 @@ def run(
     """Train a model from scratch, or on from a checkpoint.
 
     The last line of the output is the run folder. The same command again goes on where it stopped, and a
-    finished run is not run again. A tied pair is untied by the first step.
+    finished run is not run again. A tied pair is untied by the first step. A recipe with growth: entries grows
+    on the way, and keeps each growth only if its trial earns it.
     """
     from ppdgrow.experiment.train import TrainRequest, train
 

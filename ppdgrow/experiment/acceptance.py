@@ -40,7 +40,7 @@ class PairedDifference:
     def scope(self) -> str:
         """What the interval covers and what not, in words."""
         return (
-            f"the interval covers the sampling of {self.examples} validation examples, not the noise of training "
+            f"the 95 % interval covers the sampling of {self.examples} validation examples, not the noise of training "
             "(one seed)"
         )
 
@@ -141,17 +141,19 @@ class Decision:
         if self.change is None:
             return ["the trial diverged: its loss was not finite"]
         parent = (
-            f"parent rule: {self.loss_before:.6f} before, {self.loss_after:.6f} after ({self.change:+.6f}, "
-            f"bound <= {self.epsilon:+g}): {_verdict(self.parent_passes)}"
+            f"parent rule{self._decides('parent')}: {self.loss_before:.6f} -> {self.loss_after:.6f} "
+            f"({self.change:+.6f}), bound <= {self.epsilon:+g}: {_verdict(self.parent_passes)}"
         )
         if self.twin is None:
             return [parent]
         twin = (
-            f"twin rule: grown - twin {self.twin.mean:+.6f}, 95 % interval [{self.twin.low:+.6f}, "
-            f"{self.twin.high:+.6f}] (bound < {self.margin:+g}): {_verdict(self.twin_passes)}"
+            f"twin rule{self._decides('twin')}: grown - twin {self.twin.mean:+.6f}, 95 % [{self.twin.low:+.6f}, "
+            f"{self.twin.high:+.6f}], bound < {self.margin:+g}: {_verdict(self.twin_passes)}"
         )
-        first, second = (parent, twin) if self.rule == "parent" else (twin, parent)
-        return [f"{first}, which decides", second]
+        return [parent, twin] if self.rule == "parent" else [twin, parent]
+
+    def _decides(self, rule: Rule) -> str:
+        return " decides" if rule == self.rule else ""
 
     def caution(self) -> str:
         """What the figures do and do not say."""

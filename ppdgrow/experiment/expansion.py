@@ -13,7 +13,6 @@ from ppdgrow.atomic import new_folder, write_file
 from ppdgrow.checkpoint import Checkpoint, RunFolder, append_jsonl, weight_files, write_checkpoint
 from ppdgrow.config.architecture import Architecture
 from ppdgrow.config.state import Validation
-from ppdgrow.console import format_count
 from ppdgrow.engine.evaluate import BatchLike, evaluate_together
 from ppdgrow.engine.signals import StopFlag
 from ppdgrow.errors import CheckFailedError, ConfigError
@@ -220,12 +219,9 @@ def describe_check(measured: dict[str, Any]) -> str:
     verdict = "identical to the last bit" if measured["bit_exact"] else "the outputs differ"
     if measured["loss_before"] is None:
         return f"outputs on a synthetic batch: {verdict}"
-    return f"validation loss {measured['loss_before']:.6f} before, {measured['loss_after']:.6f} after: {verdict}"
+    return f"validation loss {measured['loss_before']:.6f} -> {measured['loss_after']:.6f}: {verdict}"
 
 
 def describe_depth(event: Event) -> str:
-    """`2 -> 4 layers, 0.2 M -> 0.3 M parameters`."""
-    return (
-        f"{event['layers_before']} -> {event['layers_after']} layers, {format_count(event['parameters_before'])} -> "
-        f"{format_count(event['parameters_after'])} parameters"
-    )
+    """`2 -> 4 layers`."""
+    return f"{event['layers_before']} -> {event['layers_after']} layers"

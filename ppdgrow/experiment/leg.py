@@ -16,7 +16,7 @@ from ppdgrow.engine.evaluate import BatchLike
 from ppdgrow.engine.loop import Engine
 from ppdgrow.engine.signals import StopFlag
 from ppdgrow.errors import ConfigError
-from ppdgrow.experiment.recorder import Recorder
+from ppdgrow.experiment.recorder import Header, Recorder
 from ppdgrow.experiment.setting import Setting
 from ppdgrow.experiment.start import Start
 from ppdgrow.nn.model import Transformer, build_model
@@ -134,19 +134,20 @@ class Leg:
         if self.run.newest_valid() != self.run.checkpoint_path(self.step):
             self._recorder.save()
 
-    def to(self, step: int, *, header: str = "") -> None:
+    def to(self, step: int, *, header: Header | None = None) -> None:
         """Train up to and including `step`; the run's last step is evaluated and saved.
 
         Args:
             step: not before the current one.
-            header: shown above the progress bar on a terminal.
+            header: what stands above the progress bar on a terminal, from the step and the ledger.
 
         Raises:
             DivergedError, InterruptedRunError, CheckFailedError: as `Engine.run`.
         """
         unfinished, self._unfinished = self._unfinished, None
-        with self.course.narrator.progress(self.last - self.first, self.label, header=header) as bar:
-            self._recorder.bar = bar
+        with self.course.narrator.progress(self.last - self.first, self.label) as bar:
+            self._recorder.bar, self._recorder.header = bar, header
+            self._recorder.show()
             self.engine.run(step, self._recorder, unfinished=unfinished, closing=step == self.course.last)
 
 

@@ -19,13 +19,16 @@ from ppdgrow.checkpoint import (
     write_checkpoint,
 )
 from ppdgrow.config.architecture import Architecture
-from ppdgrow.config.state import DataIdentity, Environment, TrainerState
+from ppdgrow.config.state import DataIdentity, Environment, Ledger, TrainerState
 from ppdgrow.console import Narrator, ProgressBar
 from ppdgrow.engine.device import rng_state
 from ppdgrow.engine.loop import Engine
 from ppdgrow.experiment.lineage import growth_entries
 
 TRAIN_LOSS_STEPS = 50
+
+# What stands above the progress bar, from the step and the ledger.
+Header = Callable[[int, Ledger], str]
 
 
 @dataclass
@@ -45,6 +48,7 @@ class Recorder:
     narrator: Narrator
     engine: Engine
     bar: ProgressBar | None = field(default=None, init=False)
+    header: Header | None = field(default=None, init=False)
     validation_loss: float | None = field(default=None, init=False)
 
     def lines(self, lines: Sequence[dict[str, Any]]) -> None:
@@ -87,6 +91,7 @@ class Recorder:
         """Move the bar."""
         if self.bar is None:
             return
+        self.show()
         self.bar.update(
             step - self.first,
             loss=latest["train_loss"],
@@ -94,6 +99,11 @@ class Recorder:
             lr=latest["lr"],
             tokens=self.engine.ledger.tokens,
         )
+
+    def show(self) -> None:
+        """Bring the lines above the bar up to date."""
+        if self.bar is not None and self.header is not None:
+            self.bar.show(self.header(self.engine.step, self.engine.ledger))
 
 
 def train_document(run: RunFolder, folder: Path) -> dict[str, Any]:

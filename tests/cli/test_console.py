@@ -243,3 +243,14 @@ def test_flops(flops: float, text: str) -> None:
 )
 def test_seconds(seconds: float, text: str) -> None:
     assert format_seconds(seconds) == text
+
+
+def test_lines_above_the_bar_are_live_and_vanish_with_it() -> None:
+    code = BAR.format(arguments="").replace(
+        "    bar.update(412", '    bar.show("layers\\n 4 |  ===\\n[bold]x\\x1b[2J")\n    bar.update(412'
+    )
+    shown = on_a_terminal(code)
+    assert " 4 |  ===" in shown
+    assert "[bold]x\\x1b[2J" in shown, "no markup, and control characters as text"
+    assert shown.rstrip().endswith("runs/x")
+    assert " 4 |  ===" not in python(code).stderr.decode()

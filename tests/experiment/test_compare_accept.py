@@ -70,7 +70,7 @@ def test_the_parent_rule(tmp_path: Path, before: float, after: float, epsilon: f
 def test_the_parent_rule_says_how_little_it_shows_and_what_the_trial_cost(tmp_path: Path) -> None:
     lines = closing_lines(decided(family(tmp_path)[:2]))
     assert lines[0] == "verdict: accept by the parent rule"
-    assert lines[1].startswith("parent rule: 4.000000 before, 3.900000 after (-0.100000, bound <= +0): accepts")
+    assert lines[1].startswith("parent rule decides: 4.000000 -> 3.900000 (-0.100000), bound <= +0: accepts")
     assert lines[2] == "cost of the trial since the parent: 80 tokens, 500 FLOP, 10 s"
     assert [line for line in lines if "hardly ever rejects" in line] == [lines[3]]
     assert len(lines) == 4
@@ -194,8 +194,7 @@ def test_the_rule_that_decides_decides_alone_and_both_are_shown(
     assert rows["twin rule (vs twin)"][1:4] == (high, "< 0.01", "pass" if twin is GAIN else "fail")
     lines = closing_lines(comparison)
     assert lines[0] == f"verdict: {verdict} by the {rule} rule"
-    assert lines[1].startswith(f"{rule} rule: ")
-    assert lines[1].endswith(", which decides")
+    assert lines[1].startswith(f"{rule} rule decides: ")
     assert any("not the noise of training" in line for line in lines)
     assert any(line.startswith("cost of the twin since the parent: 80 tokens, 100 FLOP") for line in lines)
     assert any("hardly ever rejects" in line for line in lines) == (rule == "parent")

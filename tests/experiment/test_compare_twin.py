@@ -75,7 +75,7 @@ def test_the_difference_is_that_of_the_recorded_losses(ppdgrow: Command, shallow
     assert found["difference"] == pytest.approx(grown - twin, abs=1e-9)
     assert found["difference"] != 0
     assert found["low"] < found["difference"] < found["high"]
-    assert f"grown - twin {found['difference']:+.6f}, 95 % interval" in shown.stdout
+    assert f"grown - twin {found['difference']:+.6f}, 95 % [" in shown.stdout
     assert "verdict: accept by the twin rule" in shown.stdout
     assert "evaluating trial and twin on 8 validation examples of stdlib (device cpu, fp32)" in shown.stderr
     coarse = ppdgrow("compare shallow trial --accept --twin twin --margin 9 --precision bf16 --json").document

@@ -4,8 +4,12 @@ from __future__ import annotations
 
 import dataclasses
 import json
+import os
 import random
 import signal
+import subprocess
+import sys
+import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -27,6 +31,7 @@ from ppdgrow.experiment.progressive import arms, round
 from ppdgrow.experiment.start import Start
 from ppdgrow.optim.adamw import NamedAdamW
 
+ROOT = Path(__file__).parents[2]
 HARMFUL = "{at: 307, method: fresh, scale: 30.0, trial: {steps: 3}}"
 KEPT = "{at: 307, trial: {steps: 3, epsilon: 1.0}}"
 NO_OP = "{at: 7, method: zero, trial: {steps: 3, rule: twin, margin: %s}}"
@@ -283,6 +288,24 @@ def test_a_run_stopped_anywhere_in_its_rounds_decides_the_same(
     assert not (Path("broken") / "trials").exists()
 
 
+def test_a_run_killed_in_a_trial_decides_the_same(ppdgrow: Command, line: str) -> None:
+    """Kill -9 of a real process, as soon as each arm of the first round is there."""
+    ppdgrow(f"{line} --out whole", *growing(*ROUNDS))
+    command = [sys.executable, "-m", "ppdgrow", *f"{line} --out broken".split(), *growing(*ROUNDS)]
+    environment = os.environ | {"OMP_NUM_THREADS": "1", "PYTHONPATH": str(ROOT)}
+    for arm in ("twin", "trial-1.1", "trial-1.2"):
+        with subprocess.Popen(
+            command, env=environment, stderr=subprocess.DEVNULL, stdout=subprocess.DEVNULL
+        ) as process:
+            while process.poll() is None and not (Path("broken/trials") / arm).exists():
+                time.sleep(0.001)
+            process.kill()
+    ppdgrow(f"{line} --out broken", *growing(*ROUNDS))
+    assert same(result("broken"), result("whole"))
+    assert events("broken") == events("whole")
+    assert not list(Path("broken").rglob(".tmp*"))
+
+
 @pytest.mark.parametrize("where", ["append_jsonl", "write_checkpoint", "write_expansion"])
 def test_a_run_that_dies_while_it_writes_a_decision_decides_the_same(
     ppdgrow: Command, line: str, monkeypatch: pytest.MonkeyPatch, where: str
@@ -391,7 +414,7 @@ def test_a_checkpoint_from_before_a_decision_knows_nothing_of_it(ppdgrow: Comman
     assert grown["pairs"] == ["p1"], "the id was not given in this lineage"
 
 
-def test_a_pair_that_changes_the_function_ends_the_run_with_its_state_saved(ppdgrow: Command, shallow: Path) -> None:
+def test_where_the_ungrown_model_diverges_the_run_ends_as_it_would_have(ppdgrow: Command, shallow: Path) -> None:
     damage(shallow, lambda t: t | {"blocks.l2.g.out.bias": torch.full_like(t["blocks.l2.g.out.bias"], 3e38)})
     failed = ppdgrow("train shallow --steps 10 --out run", "-o", "growth=[{at: 10, trial: {steps: 3}}]", code=5)
     assert "diverged" in failed.stderr
@@ -407,14 +430,14 @@ def test_the_ladder_and_each_event_are_told(ppdgrow: Command, line: str) -> None
         "step 312  trial 2.1: 2 -> 4 layers",
         "identical to the last bit",
         "step 316  trial 2.1: decision: accept",
-        "parent rule:",
+        "parent rule decides: ",
         "twin rule: grown - twin",
-        "the interval covers the sampling of 8 validation examples, not the noise of training (one seed)",
+        "the 95 % interval covers the sampling of 8 validation examples, not the noise of training (one seed)",
         "     4 |                  x             ===",
         "     2 |================",
         "ledger: run ",
-        "step    307  2 -> 4 layers  reject  +",
-        "step    312  2 -> 4 layers  accept  ",
+        "step    307   2 -> 4   reject   vs parent +",
+        "step    312   2 -> 4   accept   vs parent ",
     ):
         assert shown in told, shown
     quiet = ppdgrow(f"{line} --out other", *growing(KEPT))

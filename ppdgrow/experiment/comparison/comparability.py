@@ -116,5 +116,8 @@ def doubts_of_trial(parent: RunHistory, trial: RunHistory) -> Iterator[str]:
     """What to know before a decision on the trial is believed."""
     if not trial.descends_from(parent):
         yield f"the lineage of {trial.name} does not show that it descends from this checkpoint of {parent.name}"
+    ours, theirs = ({block.id for block in history.architecture.blocks} for history in (parent, trial))
+    if theirs <= ours:
+        yield f"{trial.name} has no block that {parent.name} has not: nothing was grown"
     if trial.step <= parent.step:
         yield f"{trial.name} was not trained beyond {parent.name}: both are at step {trial.step:,}"

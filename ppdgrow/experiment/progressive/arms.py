@@ -92,7 +92,7 @@ class Arms:
         label, say = f"trial {name}", self.course.narrator.say
         expansion = expand(self.parent, request)
         say(
-            f"step {self.parent.step}  {label}: {describe_depth(expansion.event)}, "
+            f"step {self.parent.step}  {label}: {describe_depth(expansion.event)}: "
             f"{describe_expansion(expansion.event)}"
         )
         for note in expansion.notes:
@@ -150,7 +150,7 @@ class Arms:
             label=label,
         )
         leg.settle()
-        leg.to(self.end, header=self.header)
+        leg.to(self.end, header=lambda step, ledger: self.header)
         leg.save()
         evaluation = course.setting.evaluate(leg.engine.model, course.evaluation, stop=course.stop)
         return Arm(run, self._cost(run), evaluation, course.setting.figures(evaluation))

@@ -38,14 +38,14 @@ class Climb:
             for index, reason in coming.missed:
                 self._pass_over(index, leg.step, reason)
             if coming.growth is None:
-                leg.to(coming.step, header=self.header(leg.step, leg.engine.ledger))
+                leg.to(coming.step, header=self.header if self.agenda.entries else None)
                 if leg.step == self.course.last:
                     return leg.engine.ledger
                 continue
             leg.save()
-            header = self.header(leg.step, leg.engine.ledger)
+            shown = self.header(leg.step, leg.engine.ledger)
             del leg  # the state is on disk; the arms need the memory
-            Round(self.course, self.run, coming.growth, pair_lr=self._pair_lr(), header=header).play()
+            Round(self.course, self.run, coming.growth, pair_lr=self._pair_lr(), header=shown).play()
             newest = self.run.newest_valid()
             assert newest is not None
             leg = self._leg(start_from(read_checkpoint(newest)), None)
@@ -85,7 +85,7 @@ class Climb:
 
     def header(self, step: int, ledger: Ledger) -> str:
         """What stands above the progress bar: the ladder, its decisions and the ledger."""
-        return "\n".join([*self.picture(step), ledger_line(ledger)]) if self.agenda.entries else ""
+        return "\n".join([*self.picture(step), ledger_line(ledger)]) + "\n"
 
     def picture(self, step: int) -> list[str]:
         """The ladder up to a step, and its decisions."""

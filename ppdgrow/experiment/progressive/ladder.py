@@ -10,6 +10,7 @@ from ppdgrow.console import format_flops, format_seconds
 from ppdgrow.experiment.lineage import Event
 
 COLUMNS = 56
+USUAL = {"position": "interleave", "source": None, "scale": 1.0, "moments": "copy_v"}
 
 
 @dataclass(frozen=True)
@@ -75,26 +76,32 @@ def decision_lines(events: Sequence[Event]) -> list[str]:
     for event in events:
         if event.get("event") == "decision":
             grow = depths[event["trial"]]
-            what = grow["method"] if grow["method"] != "pair" else "/".join(dict.fromkeys(grow["kinds"]))
             rate = "" if event["pair_lr"] == 1.0 else f", rate x {event['pair_lr']:g}"
             lines.append(
-                f"step {event['step']:>6}  {grow['layers_before']} -> {grow['layers_after']} layers  "
-                f"{event['decision']}  {_figure(event)}  ({what}{rate})"
+                f"step {event['step']:>6}   {grow['layers_before']} -> {grow['layers_after']}   "
+                f"{event['decision']}   {_figure(event)}   {_what(grow)}{rate}"
             )
         elif event.get("event") == "skip":
             lines.append(f"step {event['step']:>6}  growth {event['growth']} was not tried: {event['reason']}")
     return lines
 
 
+def _what(grow: Event) -> str:
+    """What was tried, with those of its settings that are not the default."""
+    what = grow["method"] if grow["method"] != "pair" else "/".join(dict.fromkeys(grow["kinds"]))
+    settings = [f"{key} {grow[key]}" for key, usual in USUAL.items() if grow[key] != usual]
+    return ", ".join([what, *settings])
+
+
 def _figure(event: Event) -> str:
     if event["loss_after"] is None:
         return "diverged"
-    change = f"{event['loss_after'] - event['loss_before']:+.4f} against the parent"
+    change = f"vs parent {event['loss_after'] - event['loss_before']:+.4f}"
     twin = event["twin"]
     if twin is None:
         return change
-    against_twin = f"{twin['difference']:+.4f} [{twin['low']:+.4f}, {twin['high']:+.4f}] against the twin"
-    return f"{against_twin}, {change}" if event["rule"] == "twin" else f"{change}, {against_twin}"
+    against_twin = f"vs twin {twin['difference']:+.4f} [{twin['low']:+.4f}, {twin['high']:+.4f}]"
+    return f"{against_twin}   {change}" if event["rule"] == "twin" else f"{change}   {against_twin}"
 
 
 def ledger_line(ledger: Ledger) -> str:
