@@ -219,3 +219,10 @@ def test_a_rejected_growth_is_no_descent(tmp_path: Path, decision: str, shown: b
     parent = read_history(write_run(tmp_path / "parent", {10: 4.0}))
     events = trial_events("1.1", 10, 15, decision, parent_sha256=parent.digest)
     assert read_history(write_run(tmp_path / "child", {20: 4.0}, events=events)).descends_from(parent) is shown
+
+
+def test_a_trial_without_a_new_block_is_doubted(tmp_path: Path) -> None:
+    parent, trial, twin = family(tmp_path)
+    assert decided([parent, trial]).warnings == ()
+    doubted = decided([parent, twin]).warnings
+    assert "twin has no block that parent has not: nothing was grown" in doubted
