@@ -186,6 +186,11 @@ class Narrator:
             write_stdout(f"{json.dumps(document, allow_nan=False)}\n")
 
     @property
+    def columns(self) -> int:
+        """Width for narration: that of the terminal, or 80 where there is none."""
+        return self._stderr.width if _is_terminal(self._stderr.file) else 80
+
+    @property
     def _live(self) -> bool:
         shown = not (self.quiet or self.json)
         return shown and _is_terminal(self._stderr.file) and not self._stderr.is_dumb_terminal

@@ -11,6 +11,7 @@ import annotated_types
 from pydantic import ValidationError
 from pydantic.fields import FieldInfo
 
+from ppdgrow.config.growth import GrowthConfig
 from ppdgrow.config.schema import Recipe, recipe_keys
 from ppdgrow.config.yaml12 import format_value
 
@@ -87,6 +88,8 @@ def explain_growth(first: Mapping[str, Any], source: str) -> str:
             options = [option for option in get_args(annotation) if get_origin(option) is tuple]
             annotation = options[0] if options else annotation
         elif first["type"] == "extra_forbidden":
+            if part in GrowthConfig.model_fields:
+                return f"{where}.{part} in {source}: {part} belongs to the growth entry, not into a part of it"
             nearest = difflib.get_close_matches(part, fields, n=1, cutoff=0.0)[0]
             return f"unknown recipe key {shorten(f'{where}.{part}')} in {source} (did you mean {nearest!r}?)"
     if first["type"] == "missing":

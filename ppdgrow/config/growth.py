@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Annotated, Any, Literal, get_args
 
-from pydantic import AfterValidator, Field, model_validator
+from pydantic import AfterValidator, Field, field_validator, model_validator
 
 from ppdgrow.config.section import PositiveInt, Section
 
@@ -71,7 +71,9 @@ class Candidate(Section):
     @model_validator(mode="before")
     @classmethod
     def _read_short_forms(cls, data: Any) -> Any:
-        return growth_short_forms(candidate_of_word(data) if isinstance(data, str) else data)
+        if isinstance(data, str):
+            data = candidate_of_word(data)
+        return growth_short_forms({"pair": data} if isinstance(data, list) else data)
 
 
 class GrowthConfig(Section):
@@ -99,6 +101,14 @@ class GrowthConfig(Section):
             places = len(position.split(",")) if isinstance(position, str) and position[:1].isdigit() else 0
             data = data | {"pairs": max(1, len(kinds) if isinstance(kinds, (list, tuple)) else 1, places)}
         return data
+
+    @field_validator("candidates")
+    @classmethod
+    def _check_candidates(cls, candidates: tuple[Candidate, ...]) -> tuple[Candidate, ...]:
+        twice = next((number for number, one in enumerate(candidates) if one in candidates[:number]), None)
+        if twice is not None:
+            raise ValueError(f"number {twice + 1} is the same as one before it: leave it out")
+        return candidates
 
 
 def growth_short_forms(data: Any) -> Any:

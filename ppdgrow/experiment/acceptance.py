@@ -22,6 +22,11 @@ PARENT_RULE_NOTE = (
     "that the growth helped"
 )
 
+CAUTION = (
+    "[..]: 95 % interval of the paired difference on the validation examples; it does not cover the noise of training "
+    "(one seed)"
+)
+
 
 @dataclass(frozen=True)
 class PairedDifference:

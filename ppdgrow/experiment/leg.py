@@ -163,7 +163,9 @@ def make_optimizer(model: Transformer, start: Start, config: TrainConfig) -> Nam
     )
     if config.only == "pairs":
         if not names:
-            raise ConfigError("train.only is pairs, but the model was never grown: run ppdgrow grow first")
+            raise ConfigError(
+                "train.only is pairs, but the model has no grown blocks yet: grow it with ppdgrow grow, or train all"
+            )
         for name, parameter in model.named_parameters():
             parameter.requires_grad_(name in names)
     optimizer = NamedAdamW(model, config, names)

@@ -63,14 +63,17 @@ def own_events(events: Iterable[Event]) -> list[Event]:
 
 
 def growth_entries(events: Iterable[Event]) -> list[Event]:
-    """One entry for each growth and removal, that of a trial together with its decision (else None)."""
+    """One entry for each growth and removal, that of a trial with its decision and, as `verdict`, the figures of it."""
     listed = list(events)
     decisions = {(event["step"], event["trial"]): event for event in listed if event.get("event") == "decision"}
     entries = []
     for event in listed:
         if event.get("event") in ("grow", "remove"):
-            decision = decisions.get((event["step"], event.get("trial")), {"decision": None})
-            entries.append(event | decision | {"event": event["event"]})
+            decided = decisions.get((event["step"], event.get("trial")), {})
+            verdict = {key: value for key, value in decided.items() if key not in event and key != "retry"}
+            verdict |= {key: decided[key] for key in ("loss_before", "loss_after") if key in decided}
+            entry = {"decision": None} | event
+            entries.append(entry | {"retry": decided["retry"], "verdict": verdict} if decided else entry)
     return entries
 
 

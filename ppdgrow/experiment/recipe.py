@@ -60,10 +60,23 @@ def differing_keys(recorded: Recipe, asked: Recipe) -> list[str]:
     """
     old, new = flatten(recorded.model_dump()), flatten(asked.model_dump())
     return [
-        f"{key}: {old[key]} -> {new[key]}"
+        difference
         for key in old
-        if old[key] != new[key] and key not in NOT_IDENTITY and not (key == "train.precision" and new[key] == "auto")
+        if key not in NOT_IDENTITY and not (key == "train.precision" and new[key] == "auto")
+        for difference in _differences(key, old[key], new[key])
     ]
+
+
+def _differences(key: str, old: Any, new: Any) -> list[str]:
+    """Where two values differ, as deep as they are alike."""
+    if isinstance(old, dict) and isinstance(new, dict):
+        return [line for name in old for line in _differences(f"{key}.{name}", old[name], new[name])]
+    if isinstance(old, tuple | list) and isinstance(new, tuple | list) and key.startswith("growth"):
+        if len(old) != len(new):
+            return [f"{key}: {len(old)} -> {len(new)} entries"]
+        pairs = enumerate(zip(old, new, strict=True))
+        return [line for number, (was, now) in pairs for line in _differences(f"{key}[{number}]", was, now)]
+    return [] if old == new else [f"{key}: {old} -> {new}"]
 
 
 def default_folder(parent: Parent | None, recipe: Recipe) -> Path:

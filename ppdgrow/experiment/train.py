@@ -18,6 +18,7 @@ from ppdgrow.console import Narrator, format_count, format_flops, format_seconds
 from ppdgrow.data import Dataset, open_dataset
 from ppdgrow.engine.device import choose_precision, describe_environment, resolve_device, set_deterministic
 from ppdgrow.engine.signals import StopFlag, stop_flag
+from ppdgrow.experiment.acceptance import CAUTION
 from ppdgrow.experiment.card import model_card
 from ppdgrow.experiment.leg import Course, make_optimizer
 from ppdgrow.experiment.output import check_place, finished, holds_something, same_run
@@ -189,9 +190,8 @@ class _Training:
         card = model_card(self.run.path.name, read_config(folder), state, lineage, dump(self.resolved))
         write_file(self.run.card_path, card)
         if climb.agenda.entries:
-            for line in climb.picture(self.last):
+            for line in (*climb.picture(self.last), ledger_line(state.ledger), CAUTION):
                 self.narrator.say(line)
-            self.narrator.say(ledger_line(state.ledger))
         figures = state.validation
         if figures is not None:
             extra = f" (perplexity {figures.perplexity:.1f})" if figures.perplexity is not None else ""

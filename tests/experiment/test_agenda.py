@@ -61,7 +61,11 @@ def test_a_plateau_is_looked_for_at_each_evaluation_as_long_as_a_trial_fits() ->
     assert plan.next(50, NONE, [3.0, 2.0, 1.0, 0.5, 0.4, 0.4]).growth == 0, "10 steps fit before step 60"
     late = plan.next(50, NONE, [5.0, 4.0, 3.0, 2.0, 1.0])
     assert (late.step, late.growth) == (60, None)
-    assert late.missed == ((0, "the validation loss had not levelled off by step 50"),)
+    ((index, reason),) = late.missed
+    assert index == 0
+    assert reason.startswith(
+        "the validation loss had not levelled off by step 50, the last evaluation that leaves room"
+    )
 
 
 def test_two_plateaus_leave_room_for_both_trials() -> None:
@@ -76,7 +80,10 @@ def test_two_plateaus_leave_room_for_both_trials() -> None:
 def test_candidates_take_from_the_entry_what_they_leave_out() -> None:
     tried = requests_of(
         entry(
-            5, pair="attention", scale=0.3, candidates=["ffn", "zero", "end", "0,2", {"pairs": 3, "moments": "fresh"}]
+            5,
+            pair="attention",
+            scale=0.3,
+            candidates=["ffn", "zero", "end", "0,2", {"pairs": 3, "moments": "fresh"}, ["ffn", "attention"]],
         )
     )
     assert [(t.kinds, t.method, t.position, t.pairs, t.moments) for t in tried] == [
@@ -85,6 +92,7 @@ def test_candidates_take_from_the_entry_what_they_leave_out() -> None:
         (("attention",), "pair", "end", 1, "copy_v"),
         (("attention",), "pair", "0,2", 2, "copy_v"),
         (("attention",), "pair", "interleave", 3, "fresh"),
+        (("ffn", "attention"), "pair", "interleave", 2, "copy_v"),
     ]
     assert all(t.scale == 0.3 for t in tried)
     (alone,) = requests_of(entry(5, pair="attention,ffn", position=[1, 2]))
@@ -94,8 +102,8 @@ def test_candidates_take_from_the_entry_what_they_leave_out() -> None:
 @pytest.mark.parametrize(
     ("entries", "message"),
     [
-        ([entry(95)], "growth[0] needs 10 steps for its trial from step 95"),
-        ([entry("plateau", steps=101)], "growth[0] needs 101 steps for its trial from step 0"),
+        ([entry(95)], "growth[0] needs 10 steps for its trial, from step 95"),
+        ([entry("plateau", steps=101)], "growth[0] needs 101 steps for its trial, from step 0"),
         ([entry("plateau", steps=60), entry("plateau", steps=60)], "growth[1] needs 60 steps"),
         ([entry(10, position="3")], "growth[0]: position 3 does not exist"),
         ([entry(10, candidates=["ffn", "7"])], "growth[0]: position 7 does not exist"),

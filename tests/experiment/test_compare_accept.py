@@ -78,10 +78,9 @@ def test_the_parent_rule_says_how_little_it_shows_and_what_the_trial_cost(tmp_pa
 
 def test_a_trial_of_another_parent_is_doubted_and_has_no_cost_of_its_own(tmp_path: Path) -> None:
     _, trial, _ = family(tmp_path)
-    stranger = write_run(tmp_path / "stranger", {90: 4.0})
+    stranger = write_run(tmp_path / "stranger", {15: 4.0}, flops=100.0)
     comparison = decided([stranger, trial])
     assert any("does not show that it descends" in warning for warning in comparison.warnings)
-    assert any("not trained beyond" in warning for warning in comparison.warnings)
     assert comparison.document()["decision"]["cost"] == {"trial": None, "twin": None}
 
 
@@ -221,8 +220,10 @@ def test_a_rejected_growth_is_no_descent(tmp_path: Path, decision: str, shown: b
     assert read_history(write_run(tmp_path / "child", {20: 4.0}, events=events)).descends_from(parent) is shown
 
 
-def test_a_trial_without_a_new_block_is_doubted(tmp_path: Path) -> None:
-    parent, trial, twin = family(tmp_path)
-    assert decided([parent, trial]).warnings == ()
-    doubted = decided([parent, twin]).warnings
-    assert "twin has no block that parent has not: nothing was grown" in doubted
+def test_where_nothing_was_tried_nothing_is_decided(tmp_path: Path) -> None:
+    parent, _, twin = family(tmp_path)
+    with pytest.raises(ConfigError, match="'twin' has no block that 'parent' has not"):
+        decided([parent, twin])
+    grown = write_run(tmp_path / "grown", {10: 4.0}, layers=4)
+    with pytest.raises(ConfigError, match="'grown' was not trained beyond 'parent'"):
+        decided([parent, grown])

@@ -169,17 +169,18 @@ def test_a_growth_that_helps_is_accepted_where_a_gain_is_demanded(ppdgrow: Comma
     document = ppdgrow(line, *options).document
     (growth,) = document["growth"]
     assert growth["decision"] == "accept"
-    assert growth["twin"]["high"] < -0.05
+    assert growth["verdict"]["twin"]["high"] < -0.05
 
 
 def test_lower_lr_tries_again_at_a_lower_rate_and_then_removes(ppdgrow: Command, line: str) -> None:
     ppdgrow(f"{line} --out never")
     entry = HARMFUL.replace("}}", AGAIN % 2)
     document = ppdgrow(f"{line} --out run --json", *growing(entry)).document
-    assert [entry["pair_lr"] for entry in document["growth"]] == [1.0, 0.5, 0.25]
+    assert [entry["verdict"]["pair_lr"] for entry in document["growth"]] == [1.0, 0.5, 0.25]
     assert [entry["decision"] for entry in document["growth"]] == ["reject"] * 3
     assert [entry["retry"] for entry in document["growth"]] == [True, True, False]
-    assert len({entry["loss_after"] for entry in document["growth"]}) == 3, "the rate made a difference"
+    assert len({entry["verdict"]["loss_after"] for entry in document["growth"]}) == 3, "the rate made a difference"
+    assert len({entry["loss_after"] for entry in document["growth"]}) == 1, "right after insertion it makes none"
     assert document["trials"]["tokens"] == 3 * 3 * STEP_TOKENS
     assert same(result("run"), result("never"))
 
@@ -247,8 +248,8 @@ def test_candidates_start_from_one_state_and_the_best_is_kept(ppdgrow: Command, 
     assert len({growth["loss_before"] for growth in made}) == 1
     kept = [growth for growth in made if growth["decision"] == "accept"]
     assert len(kept) == 1
-    assert kept[0]["loss_after"] == min(growth["loss_after"] for growth in made)
-    assert all(growth["passed"] for growth in made)
+    assert kept[0]["verdict"]["loss_after"] == min(growth["verdict"]["loss_after"] for growth in made)
+    assert all(growth["verdict"]["passed"] for growth in made)
     assert document["trials"]["tokens"] == 4 * 3 * STEP_TOKENS, "three losers and the twin"
     blocks = {block.id for block in read_config(RunFolder(Path("run")).checkpoint_path(321)).blocks}
     assert set(kept[0]["ids"]) <= blocks
@@ -323,6 +324,40 @@ def test_a_run_that_dies_while_it_writes_a_decision_decides_the_same(
     assert events("broken") == events("whole")
 
 
+@pytest.mark.parametrize("log", ["growth.jsonl", "metrics.jsonl"])
+@pytest.mark.parametrize("arm", ["twin", "trial-1.1"])
+def test_an_arm_whose_logs_are_torn_is_trained_again(
+    ppdgrow: Command, line: str, stop_at: Callable[..., None], arm: str, log: str
+) -> None:
+    """What a lost page of a disk leaves: checkpoints, and a log without its last line."""
+    ppdgrow(f"{line} --out whole", *growing(*ROUNDS))
+    stop_at(309, signal.SIGTERM, 3)
+    ppdgrow(f"{line} --out broken", *growing(*ROUNDS), code=143)
+    torn = Path("broken/trials") / arm / log
+    torn.write_bytes(torn.read_bytes()[:-20])
+    ppdgrow(f"{line} --out broken", *growing(*ROUNDS))
+    assert same(result("broken"), result("whole"))
+    assert events("broken") == events("whole")
+
+
+def test_what_a_run_that_died_after_its_decision_left_is_swept(
+    ppdgrow: Command, line: str, stop_at: Callable[..., None]
+) -> None:
+    stop_at(315, signal.SIGTERM)
+    ppdgrow(f"{line} --out run", *growing(KEPT), code=143)
+    (Path("run/trials/twin/checkpoints")).mkdir(parents=True)
+    ppdgrow(f"{line} --out run", *growing(KEPT))
+    assert not Path("run/trials").exists()
+
+
+def test_another_growth_in_the_same_folder_is_refused_in_one_short_line(ppdgrow: Command, line: str) -> None:
+    ppdgrow(f"{line} --out run", *growing(KEPT))
+    refused = ppdgrow(f"{line} --out run", *growing(KEPT.replace("307", "308")), code=2)
+    assert "holds another run (growth[0].at: 307 -> 308)" in refused.stderr
+    refused = ppdgrow(f"{line} --out run", code=2)
+    assert "holds another run (growth: 1 -> 0 entries)" in refused.stderr
+
+
 def test_arms_of_another_parent_are_not_taken_over(ppdgrow: Command, line: str, stop_at: Callable[..., None]) -> None:
     """The checkpoint of the round is lost, so the run goes back further; its weights come out as before."""
     ppdgrow(f"{line} --out whole", *growing(*ROUNDS))
@@ -356,7 +391,7 @@ def test_growth_at_a_plateau(ppdgrow: Command) -> None:
 def test_a_plateau_that_never_comes_is_said(ppdgrow: Command) -> None:
     entries = ("{at: plateau, patience: 100, trial: {steps: 3}}", "{at: 16, trial: {steps: 3}}")
     told = ppdgrow("train --layers 2 --steps 21 --out run", *TINY, *growing(*entries))
-    assert "growth 1 is not tried: the validation loss had not levelled off by step" in told.stderr
+    assert "growth 1 is not tried: the validation loss had not levelled off by step 10, the last" in told.stderr
     assert [event["event"] for event in own("run")] == ["skip", "grow", "check", "decision", "twin"]
 
 
@@ -366,14 +401,14 @@ def test_a_growth_that_does_not_fit_after_a_rejection_is_passed_over(ppdgrow: Co
     entries = (HARMFUL, "{at: 312, position: 4, trial: {steps: 3}}")
     told = ppdgrow(f"{line} --out run", *growing(*entries))
     assert "growth 2 does not fit the model as it stands: position 4 does not exist" in told.stderr
-    assert events("run")[-1]["event"] == "skip"
+    assert "position 4 does not exist" in events("run")[-1]["reason"]
     assert same(result("run"), result("never"))
 
 
 @pytest.mark.parametrize(
     ("entries", "message"),
     [
-        (["{at: 20, trial: {steps: 3}}"], "growth[0] needs 3 steps for its trial from step 20"),
+        (["{at: 20, trial: {steps: 3}}"], "growth[0] needs 3 steps for its trial, from step 20"),
         (
             ["{at: 5, trial: {steps: 5}}", "{at: 9}"],
             "growth[1].at is 9, but the trial of growth[0] lasts until step 10",
@@ -383,6 +418,12 @@ def test_a_growth_that_does_not_fit_after_a_rejection_is_passed_over(ppdgrow: Co
         (["{at: 5, trail: {steps: 5}}"], "unknown recipe key 'growth[0].trail' in -o (did you mean 'trial'?)"),
         (["{at: 5, candidates: [fnn]}"], "growth[0].candidates[0]: found 'fnn', expected one of ffn, attention, pair"),
         (["{at: 5, source: slice, trial: {steps: 5}}"], "growth[0]: source slice cuts full-width branches"),
+        (["{at: 5, candidates: [{at: 9}]}"], "at belongs to the growth entry"),
+        (["{at: 5, candidates: [ffn, {pair: ffn}]}"], "growth[0].candidates: number 2 is the same as one before it"),
+        (
+            ["{at: 5, pair: [ffn, attention], pairs: 1, trial: {steps: 5}}"],
+            "growth[0]: 2 pair kinds for 1 pairs: set pairs",
+        ),
     ],
 )
 def test_growths_that_cannot_be_are_refused_before_anything_is_written(
@@ -423,13 +464,16 @@ def test_where_the_ungrown_model_diverges_the_run_ends_as_it_would_have(ppdgrow:
 def test_the_ladder_and_each_event_are_told(ppdgrow: Command, line: str) -> None:
     told = ppdgrow(f"{line.replace('--quiet', '')} --out run", *growing(HARMFUL, ROUNDS[1])).stderr
     for shown in (
-        "step 307  trial 1.1: 2 -> 4 layers",
-        "step 307  trial 1.1: validation loss",
+        "step 307  growth 1 of 2, tried until step 310",
+        "  trial 1.1: 2 -> 4 layers",
+        "  trial 1.1: validation loss",
         "the outputs differ",
-        "step 310  trial 1.1: decision: reject",
-        "step 312  trial 2.1: 2 -> 4 layers",
+        "  trial 1.1: reject",
+        "step 310  going on with the model without growth",
+        "  trial 2.1: 2 -> 4 layers",
         "identical to the last bit",
-        "step 316  trial 2.1: decision: accept",
+        "  trial 2.1: accept",
+        "step 316  going on with trial 2.1",
         "parent rule decides: ",
         "twin rule: grown - twin",
         "the 95 % interval covers the sampling of 8 validation examples, not the noise of training (one seed)",

@@ -112,12 +112,26 @@ def check_evaluated(histories: Sequence[RunHistory]) -> None:
             )
 
 
+def check_trial(parent: RunHistory, trial: RunHistory) -> None:
+    """There is something to decide: the trial has new blocks, and was trained with them.
+
+    Raises:
+        ConfigError: it has none, or was not.
+    """
+    ours, theirs = ({block.id for block in history.architecture.blocks} for history in (parent, trial))
+    if theirs <= ours:
+        raise ConfigError(
+            f"{trial.name!r} has no block that {parent.name!r} has not, so there is no growth to decide on: give the "
+            "parent and its grown and trained child, PARENT TRIAL"
+        )
+    if trial.step <= parent.step:
+        raise ConfigError(
+            f"{trial.name!r} was not trained beyond {parent.name!r} (steps {trial.step:,} and {parent.step:,}): train "
+            "it for the trial's budget with ppdgrow train"
+        )
+
+
 def doubts_of_trial(parent: RunHistory, trial: RunHistory) -> Iterator[str]:
     """What to know before a decision on the trial is believed."""
     if not trial.descends_from(parent):
         yield f"the lineage of {trial.name} does not show that it descends from this checkpoint of {parent.name}"
-    ours, theirs = ({block.id for block in history.architecture.blocks} for history in (parent, trial))
-    if theirs <= ours:
-        yield f"{trial.name} has no block that {parent.name} has not: nothing was grown"
-    if trial.step <= parent.step:
-        yield f"{trial.name} was not trained beyond {parent.name}: both are at step {trial.step:,}"

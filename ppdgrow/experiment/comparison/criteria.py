@@ -27,6 +27,7 @@ PARENT_RULE = "parent rule"
 TWIN_RULE = "twin rule"
 
 ONE_SEED = "one seed: no interval"
+SEED = "one seed"
 NOT_DECIDING = "does not decide"
 
 
@@ -161,7 +162,7 @@ def twin_rule(trial: RunHistory, twin: RunHistory, decision: Decision) -> Criter
 
 
 def _note(figure: str, *, decides: bool) -> str:
-    return f"{figure}; {ONE_SEED}" if decides else f"{NOT_DECIDING}; {figure}; {ONE_SEED}"
+    return f"{figure}; {SEED}" if decides else f"{NOT_DECIDING}; {figure}; {SEED}"
 
 
 def verdict_of(criteria: Sequence[Criterion]) -> Verdict:

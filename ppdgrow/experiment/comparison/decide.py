@@ -15,6 +15,7 @@ from ppdgrow.errors import ConfigError
 from ppdgrow.experiment.acceptance import PARENT_RULE_NOTE, Decision
 from ppdgrow.experiment.comparison.comparability import (
     check_evaluated,
+    check_trial,
     doubts_between,
     doubts_of_trial,
     refuse_incomparable,
@@ -66,6 +67,7 @@ def decide(request: DecisionRequest, narrator: Narrator) -> Comparison:
     for other in histories[1:]:
         refuse_incomparable(parent, other)
     check_evaluated(histories)
+    check_trial(parent, trial)
     warnings = [*doubts_between(parent, trial), *doubts_of_trial(parent, trial)]
     difference = None
     if twin is not None:

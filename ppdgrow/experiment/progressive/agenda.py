@@ -53,7 +53,12 @@ class Agenda:
             evaluation = (step // self.eval_every + 1) * self.eval_every
             if evaluation <= latest:
                 return Next(evaluation, None, tuple(missed))
-            missed.append((index, f"the validation loss had not levelled off by step {step}"))
+            rest = " and those after it" if index + 1 < len(self.entries) else ""
+            reason = (
+                f"the validation loss had not levelled off by step {step}, the last evaluation that leaves room for "
+                f"its trial{rest}"
+            )
+            missed.append((index, reason))
         return Next(self.last, None, tuple(missed))
 
     def _latest_start(self, index: int) -> int:
@@ -107,15 +112,15 @@ def check_agenda(agenda: Agenda, architecture: Architecture) -> None:
         free_from = start + entry.trial.steps
         if free_from > agenda.last:
             raise ConfigError(
-                f"{where} needs {entry.trial.steps} steps for its trial from step {start}, but the run ends at step "
-                f"{agenda.last}: grow earlier, shorten trial.steps, or set more --steps"
+                f"{where} needs {entry.trial.steps} steps for its trial, from step {start} at the earliest, but the "
+                f"run ends at step {agenda.last}: grow earlier, shorten trial.steps, or set more --steps"
             )
         grown = architecture
         for request in reversed(requests_of(entry)):
             try:
                 grown = plan_growth(architecture, request, step=max(1, start)).architecture
             except ConfigError as error:
-                raise ConfigError(f"{where}: {error}") from None
+                raise ConfigError(f"{where}: {str(error).replace('--', '')}") from None  # keys here, not flags
         architecture = grown
 
 

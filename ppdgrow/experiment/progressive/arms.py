@@ -14,7 +14,7 @@ from ppdgrow.checkpoint import RunFolder, append_jsonl, read_jsonl, read_state
 from ppdgrow.config.state import Cost, Validation
 from ppdgrow.engine.evaluate import Evaluation
 from ppdgrow.engine.signals import StoppedError
-from ppdgrow.errors import DivergedError, InterruptedRunError
+from ppdgrow.errors import DivergedError, InterruptedRunError, InvalidInputError
 from ppdgrow.experiment.expansion import (
     Expansion,
     Measured,
@@ -57,14 +57,23 @@ class Arms:
         self.course, self.parent, self.end, self.header = course, parent, end, header
         self.folder = parent.run.trials_path
         sweep_leftovers(self.folder)
-        self._discard_foreign()
-
-    def _discard_foreign(self) -> None:
-        """Arms of another parent, left by a run that had to go back further, are no arms of this round."""
         for folder in self.folder.iterdir() if self.folder.is_dir() else ():
-            events = read_jsonl(RunFolder(folder).growth_path)
-            if self.parent.digest not in {event.get("parent_sha256") for event in events}:
+            if not self._is_whole(RunFolder(folder)):
                 shutil.rmtree(folder, ignore_errors=True)
+
+    def _is_whole(self, arm: RunFolder) -> bool:
+        """Whether an arm is one of this parent (a run may have had to go back further) and its logs are complete."""
+        try:
+            events = read_jsonl(arm.growth_path)
+            steps = [line.get("step") for line in read_jsonl(arm.metrics_path)]
+        except InvalidInputError:
+            return False
+        last = [event.get("event") for event in events[-2:]]
+        own = events[-1:] if last[-1:] == ["twin"] else events[-2:-1] if last == ["grow", "check"] else []
+        newest = arm.newest_valid()
+        reached = self.parent.step if newest is None else read_state(newest).step
+        logged = set(range(self.parent.step + 1, reached + 1)) <= set(steps)
+        return bool(own) and own[0].get("parent_sha256") == self.parent.digest and logged
 
     def twin(self, pair_lr: float) -> Arm:
         """The ungrown model, trained on.
@@ -91,20 +100,17 @@ class Arms:
         run = RunFolder(self.folder / f"trial-{name}")
         label, say = f"trial {name}", self.course.narrator.say
         expansion = expand(self.parent, request)
-        say(
-            f"step {self.parent.step}  {label}: {describe_depth(expansion.event)}: "
-            f"{describe_expansion(expansion.event)}"
-        )
+        say(f"  {label}: {describe_depth(expansion.event)}: {describe_expansion(expansion.event)}")
         for note in expansion.notes:
             say(f"    {note}")
         with self._interruptible():
             try:
                 self._write(run, expansion)
                 grow, check = read_jsonl(run.growth_path)[-2:]
-                say(f"step {self.parent.step}  {label}: {describe_check(check)}")
+                say(f"  {label}: {describe_check(check)}")
                 return self._train(run, pair_lr, label), grow, check
             except DivergedError as error:
-                say(f"step {self.end}  {label}: {error}")
+                say(f"  {label}: {error}")
                 return self._diverged(run, expansion)
 
     def _write(self, run: RunFolder, expansion: Expansion) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 from dataclasses import dataclass
 from typing import Any
 
@@ -35,6 +36,8 @@ class Climb:
         while True:
             leg.settle()
             coming = self.agenda.next(leg.step, self._closed(), self._losses())
+            if coming.growth is None:  # what a process that died right after its decision left
+                shutil.rmtree(self.run.trials_path, ignore_errors=True)
             for index, reason in coming.missed:
                 self._pass_over(index, leg.step, reason)
             if coming.growth is None:
@@ -45,11 +48,12 @@ class Climb:
             leg.save()
             shown = self.header(leg.step, leg.engine.ledger)
             del leg  # the state is on disk; the arms need the memory
-            Round(self.course, self.run, coming.growth, pair_lr=self._pair_lr(), header=shown).play()
+            explain = not any(event.get("event") == "decision" for event in self._own())
+            Round(self.course, self.run, coming.growth, pair_lr=self._pair_lr(), header=shown, explain=explain).play()
             newest = self.run.newest_valid()
             assert newest is not None
             leg = self._leg(start_from(read_checkpoint(newest)), None)
-            self.course.narrator.say(ledger_line(leg.engine.ledger))
+            self.course.narrator.milestone(ledger_line(leg.engine.ledger))
 
     def _leg(self, start: Start, unfinished: dict[str, Any] | None, model: Transformer | None = None) -> Leg:
         return Leg(self.course, self.run, start, pair_lr=self._pair_lr(), unfinished=unfinished, model=model)
@@ -90,5 +94,12 @@ class Climb:
     def picture(self, step: int) -> list[str]:
         """The ladder up to a step, and its decisions."""
         own = self._own()
-        stairs = ladder(own, layers=self.layers, first=self.course.first, step=step, last=self.course.last)
+        stairs = ladder(
+            own,
+            layers=self.layers,
+            first=self.course.first,
+            step=step,
+            last=self.course.last,
+            columns=self.course.narrator.columns - 8,
+        )
         return [*stairs, *decision_lines(own)]

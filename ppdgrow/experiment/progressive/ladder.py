@@ -9,7 +9,8 @@ from ppdgrow.config.state import Cost, Ledger
 from ppdgrow.console import format_flops, format_seconds
 from ppdgrow.experiment.lineage import Event
 
-COLUMNS = 56
+WIDEST = 56
+NARROWEST = 16
 USUAL = {"position": "interleave", "source": None, "scale": 1.0, "moments": "copy_v"}
 
 
@@ -39,8 +40,11 @@ def rungs(events: Sequence[Event], *, layers: int, first: int, step: int) -> lis
     return [*found, Rung(first, step, layers)]
 
 
-def ladder(events: Sequence[Event], *, layers: int, first: int, step: int, last: int) -> list[str]:
+def ladder(
+    events: Sequence[Event], *, layers: int, first: int, step: int, last: int, columns: int = WIDEST
+) -> list[str]:
     """The staircase as lines of ASCII: `=` is the depth of the run, `x` a depth that was tried and rejected."""
+    columns = max(NARROWEST, min(WIDEST, columns))
     stairs = rungs(events, layers=layers, first=first, step=step)
     rejected = [
         (event["step"], event["layers_after"])
@@ -51,11 +55,11 @@ def ladder(events: Sequence[Event], *, layers: int, first: int, step: int, last:
     span = max(1, last - first)
 
     def column(at: int) -> int:
-        return min(COLUMNS - 1, (at - first) * COLUMNS // span)
+        return min(columns - 1, (at - first) * columns // span)
 
     lines = ["layers"]
     for depth in depths:
-        cells = [" "] * COLUMNS
+        cells = [" "] * columns
         for rung in stairs:
             if rung.layers == depth:
                 left, right = column(rung.first), column(rung.last)
@@ -64,8 +68,8 @@ def ladder(events: Sequence[Event], *, layers: int, first: int, step: int, last:
             if tried == depth:
                 cells[column(at)] = "x"
         lines.append(f"{depth:>6} |{''.join(cells).rstrip()}")
-    lines.append(f"{'':>6} +{'-' * COLUMNS}")
-    lines.append(f"{'':>6}  {first:<{COLUMNS // 2}}{last:>{COLUMNS - COLUMNS // 2}}  steps")
+    lines.append(f"{'':>6} +{'-' * columns}")
+    lines.append(f"{'steps':>6}  {first:<{columns // 2}}{last:>{columns - columns // 2}}")
     return lines
 
 
@@ -96,12 +100,18 @@ def _what(grow: Event) -> str:
 def _figure(event: Event) -> str:
     if event["loss_after"] is None:
         return "diverged"
-    change = f"vs parent {event['loss_after'] - event['loss_before']:+.4f}"
+    change = f"vs parent {_signed(event['loss_after'] - event['loss_before'])}"
     twin = event["twin"]
     if twin is None:
         return change
-    against_twin = f"vs twin {twin['difference']:+.4f} [{twin['low']:+.4f}, {twin['high']:+.4f}]"
+    ends = f"{_signed(twin['low'])}, {_signed(twin['high'])}"
+    against_twin = f"vs twin {_signed(twin['difference'])} [{ends}]"
     return f"{against_twin}   {change}" if event["rule"] == "twin" else f"{change}   {against_twin}"
+
+
+def _signed(value: float) -> str:
+    """Four digits, unless they would hide on which side of zero it lies."""
+    return f"{value:+.4f}" if value == 0 or abs(value) >= 0.00005 else f"{value:+.0e}"
 
 
 def ledger_line(ledger: Ledger) -> str:

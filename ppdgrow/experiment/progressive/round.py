@@ -47,10 +47,14 @@ class Round:
         index: of the entry in the recipe.
         pair_lr: factor on the rate of the newest blocks, as the run has it now.
         header: shown above the progress bar.
+        explain: whether to say what the figures of a decision do not say.
     """
 
-    def __init__(self, course: Course, run: RunFolder, index: int, *, pair_lr: float, header: str = "") -> None:
-        self.course, self.run, self.index, self.pair_lr = course, run, index, pair_lr
+    def __init__(
+        self, course: Course, run: RunFolder, index: int, *, pair_lr: float, header: str, explain: bool
+    ) -> None:
+        self.course, self.run, self.index, self.pair_lr, self.explain = course, run, index, pair_lr, explain
+        self._misfits: list[str] = []
         self.entry: GrowthConfig = course.recipe.growth[index]
         newest = run.newest_valid()
         assert newest is not None, "a round starts from a checkpoint"
@@ -68,20 +72,18 @@ class Round:
         """
         step = self.parent.step
         self.course.narrator.say(
-            f"step {step}  growth {self.index + 1} of {len(self.course.recipe.growth)}: trials until step {self.end}"
+            f"step {step}  growth {self.index + 1} of {len(self.course.recipe.growth)}, tried until step {self.end}"
         )
         twin = self.arms.twin(self.pair_lr)
         assert twin.figures is not None
-        self.course.narrator.say(f"step {self.end}  twin, not grown: validation loss {twin.figures.loss:.6f}")
+        self.course.narrator.say(f"  twin, not grown: validation loss {twin.figures.loss:.6f} at step {self.end}")
         trials = self._tries(twin)
         kept = _best([trial for trial in trials if trial.decision.accepted])
-        if trials:
+        if trials and self.explain:
             self.course.narrator.say(f"    {trials[0].decision.caution()}")
-        if len(trials) > 1:
-            self.course.narrator.say(
-                f"step {self.end}  kept: {'the model without growth' if kept is None else f'trial {kept.name}'}, "
-                f"after {len(trials)} trials"
-            )
+        self.course.narrator.say(
+            f"step {self.end}  going on with {'the model without growth' if kept is None else f'trial {kept.name}'}"
+        )
         self._adopt(trials, kept, twin)
 
     def _tries(self, twin: Arm) -> list[Trial]:
@@ -92,7 +94,10 @@ class Round:
             try:
                 trials.append(self._try(request, base, 1, len(trials) + 1, twin))
             except ConfigError as error:
-                self.course.narrator.warn(f"growth {self.index + 1} does not fit the model as it stands: {error}")
+                self._misfits.append(str(error).replace("--", ""))
+                self.course.narrator.warn(
+                    f"growth {self.index + 1} does not fit the model as it stands: {self._misfits[-1]}"
+                )
         lower, attempt, factor = self.entry.on_reject.lower_lr, 1, base
         while lower is not None and trials and attempt <= self.entry.on_reject.retries:
             if any(trial.decision.accepted for trial in trials):
@@ -119,7 +124,7 @@ class Round:
         )
         say = self.course.narrator.say
         rate = "" if pair_lr == 1.0 else f" (rate of the new blocks x {pair_lr:g})"
-        say(f"step {self.end}  trial {name}: decision: {'accept' if decision.accepted else 'reject'}{rate}")
+        say(f"  trial {name}: {'accept' if decision.accepted else 'reject'}{rate}")
         for line in decision.lines():
             say(f"    {line}")
         return Trial(name, request, pair_lr, attempt, arm, grow, check, decision)
@@ -148,7 +153,8 @@ class Round:
         """Three lines for each trial and one for the twin; or one that says that nothing fitted."""
         when = {"step": self.parent.step, "until": self.end, "growth": self.index + 1}
         if not trials:
-            return [{"event": "skip", **when, "reason": "the growth does not fit the model as it stands"}]
+            reason = f"it does not fit the model as it stands: {'; '.join(dict.fromkeys(self._misfits))}"
+            return [{"event": "skip", **when, "reason": reason}]
         events: list[Event] = []
         for trial in trials:
             mark = when | {"trial": trial.name, "decision": "accept" if trial is kept else "reject"}
