@@ -35,7 +35,7 @@ BAD_TRAINING = [
     ("-o model.task=classify", 2, "lm"),
     ("--recipe gone.yaml", 2, "gone.yaml"),
     ("gone", 4, "does not exist"),
-    ("--only pairs", 2, "never grown"),
+    ("--only pairs", 2, "has no grown blocks yet"),
     ("--steps 10 --horizon 5", 2, "at least 10"),
     ("--model mlp", 2, "model.family"),
     ("--bogus", 2, "no such option"),
