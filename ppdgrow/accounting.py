@@ -1,12 +1,13 @@
 """Honest accounting of depth, from the architecture alone: parameters, FLOPs per token, half-steps.
 
-FLOPs count a multiply-add as two, matrix products and attention only (scores and values over all T keys, also
-where a causal mask hides half of them), as `torch.utils.flop_counter` does.
+FLOPs count a multiply-add as two: matrix products, convolutions and attention only (scores and values over all T keys,
+also where a causal mask hides half of them), as `torch.utils.flop_counter` does.
 """
 
 from __future__ import annotations
 
-from ppdgrow.config.architecture import Architecture, BlockSpec, ImageInput
+from ppdgrow.config.architecture import Architecture, BlockSpec, ImageInput, TokenInput, VectorInput
+from ppdgrow.config.kinds import LINEAR, BranchName, branches_of
 
 BACKWARD_FACTOR = 3  # forward plus a backward pass of twice its cost
 
@@ -16,38 +17,49 @@ def count_parameters(architecture: Architecture) -> int:
     width = architecture.width
     spec = architecture.input
     head = _norm(architecture, width)
-    if isinstance(spec, ImageInput):
-        embed = (spec.channels * spec.patch_size**2 + 1) * width + spec.num_patches * width
-        head += (width + 1) * spec.num_classes
-    else:
-        embed = (spec.vocabulary_size + spec.sequence_length) * width
+    if isinstance(spec, TokenInput):
+        positions = spec.sequence_length if architecture.family == "transformer" else 0
+        embed = (spec.vocabulary_size + positions) * width
         head += 0 if architecture.tie_embeddings else (width + 1) * spec.vocabulary_size
+    else:
+        positions = tokens_per_example(architecture) if architecture.family == "transformer" else 0
+        embed = (image_features(architecture) + 1 + positions) * width
+        head += (width + 1) * spec.num_classes
     return embed + head + sum(block_parameters(architecture, block) for block in architecture.blocks)
 
 
 def block_parameters(architecture: Architecture, block: BlockSpec) -> int:
     """Stored parameters of one block."""
     members = 2 if block.state == "untied" else 1
-    return members * sum(_branch_parameters(architecture, *branch) for branch in _branches(architecture, block))
+    if block.kind in LINEAR:
+        scales = architecture.width if block.kind == "linear" else 0
+        return members * (architecture.width**2 + scales)
+    channels = _channels(architecture, block)
+    branches = branches_of(architecture.family, block.kind)
+    return members * sum(_branch_parameters(architecture, branch, channels) for branch in branches)
 
 
 def flops_per_token(architecture: Architecture) -> int:
-    """Forward FLOPs per token (per patch for images, the head's share included, rounded down)."""
+    """Forward FLOPs per token (per patch or vector for images, the head's share included, rounded down)."""
     width = architecture.width
     spec = architecture.input
-    if isinstance(spec, ImageInput):
-        embed = 2 * spec.channels * spec.patch_size**2 * width
-        head = 2 * width * spec.num_classes // spec.num_patches
-    else:
+    if isinstance(spec, TokenInput):
         embed = 0
         head = 2 * width * spec.vocabulary_size
+    else:
+        embed = 2 * image_features(architecture) * width
+        head = 2 * width * spec.num_classes // tokens_per_example(architecture)
     return embed + head + sum(block_flops(architecture, block) for block in architecture.blocks)
 
 
 def block_flops(architecture: Architecture, block: BlockSpec) -> int:
     """Forward FLOPs per token of one block; a pair evaluates both members whether tied or not."""
+    if block.kind in LINEAR:
+        return 4 * architecture.width**2  # forming W is per step, not per token, and not counted
     members = 2 if block.type == "pair" else 1
-    return members * sum(_branch_flops(architecture, *branch) for branch in _branches(architecture, block))
+    channels = _channels(architecture, block)
+    branches = branches_of(architecture.family, block.kind)
+    return members * sum(_branch_flops(architecture, branch, channels) for branch in branches)
 
 
 def training_flops_per_token(architecture: Architecture) -> int:
@@ -56,43 +68,69 @@ def training_flops_per_token(architecture: Architecture) -> int:
 
 
 def tokens_per_example(architecture: Architecture) -> int:
-    """Tokens per sequence, or patches per image."""
+    """Tokens per sequence, or patches per image; a plain vector is one."""
     spec = architecture.input
-    return spec.num_patches if isinstance(spec, ImageInput) else spec.sequence_length
+    if isinstance(spec, TokenInput):
+        return spec.sequence_length
+    return spec.num_patches if isinstance(spec, ImageInput) and architecture.family == "transformer" else 1
 
 
 def half_steps(architecture: Architecture) -> int:
-    """Sequential branch evaluations: 2 a layer, 2n + 1 for n adjacent pairs (not 4n).
+    """Sequential branch evaluations: 2 a layer, 2n + 1 for n adjacent additive pairs (not 4n), 2 a linear pair.
 
-    Within a pair the two g read one value, and the last f of a pair and the first f of the next one do.
+    Within an additive pair the two g read one value, and the last f of a pair and the first f of the next one do.
     """
-    steps, after_pair = 0, False
+    return sum(steps for _, steps in half_steps_by_block(architecture))
+
+
+def half_steps_by_block(architecture: Architecture) -> list[tuple[str, int]]:
+    """Block ids with the sequential steps that each adds to those before it."""
+    steps, after_pair = [], False
     for block in architecture.blocks:
-        pair = block.type == "pair"
-        steps += 3 if pair and not after_pair else 2
+        pair = block.type == "pair" and block.kind not in LINEAR
+        steps.append((block.id, 3 if pair and not after_pair else 2))
         after_pair = pair
     return steps
 
 
-def _branches(architecture: Architecture, block: BlockSpec) -> list[tuple[str, int]]:
-    channels = architecture.width // 2 if block.type == "pair" else architecture.layer_width
-    first = "mlp" if block.kind == "ffn" else block.kind
-    return [(first, channels), ("mlp", channels)]
+def _channels(architecture: Architecture, block: BlockSpec) -> int:
+    return architecture.width // 2 if block.type == "pair" else architecture.layer_width
+
+
+def image_features(architecture: Architecture) -> int:
+    """Numbers that the embedding reads at once: of a patch, of a whole image or of a vector (0 for tokens)."""
+    spec = architecture.input
+    if isinstance(spec, ImageInput):
+        area = spec.patch_size**2 if architecture.family == "transformer" else spec.height * spec.width
+        return spec.channels * area
+    return spec.features if isinstance(spec, VectorInput) else 0
 
 
 def _norm(architecture: Architecture, channels: int) -> int:
     return channels * (2 if architecture.norm == "layer" else 1)
 
 
-def _branch_parameters(architecture: Architecture, branch: str, channels: int) -> int:
-    norm = _norm(architecture, channels)
-    if branch == "attention":
-        return norm + 4 * channels * channels + 4 * channels
-    hidden = architecture.ffn_multiplier * channels
-    return norm + 2 * channels * hidden + hidden + channels
+def _branch_parameters(architecture: Architecture, branch: BranchName, channels: int) -> int:
+    square, hidden, taps = channels**2, architecture.ffn_multiplier * channels, architecture.kernel_size
+    own = {
+        "mlp": 2 * channels * hidden + hidden + channels,
+        "attention": 4 * square + 4 * channels,
+        "recurrence": 3 * square + 3 * channels,
+        "convolution": 2 * square + (taps + 3) * channels,
+        "depthwise": (taps + 1) * channels,
+        "affine": 4 * channels,
+    }
+    return _norm(architecture, channels) + own[branch]
 
 
-def _branch_flops(architecture: Architecture, branch: str, channels: int) -> int:
-    if branch == "attention":
-        return 8 * channels * channels + 4 * tokens_per_example(architecture) * channels
-    return 4 * channels * architecture.ffn_multiplier * channels
+def _branch_flops(architecture: Architecture, branch: BranchName, channels: int) -> int:
+    square, taps = channels**2, architecture.kernel_size
+    convolution = 2 * taps * channels if taps > 1 else 0
+    return {
+        "mlp": 4 * architecture.ffn_multiplier * square,
+        "attention": 8 * square + 4 * tokens_per_example(architecture) * channels,
+        "recurrence": 6 * square,
+        "convolution": 4 * square + convolution,
+        "depthwise": convolution,
+        "affine": 0,
+    }[branch]

@@ -9,8 +9,8 @@ from typing import Annotated, Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, TypeAdapter, model_validator
 
-from ppdgrow.config.growth import PairKind
-from ppdgrow.config.schema import Family, ModelConfig, StreamName, Task
+from ppdgrow.config.kinds import FAMILIES, Family, PairKind, Task, branches_of
+from ppdgrow.config.schema import ModelConfig, StreamName
 
 PairState = Literal["tied", "untied"]
 Size = Annotated[int, Field(ge=1, le=2**40)]
@@ -53,6 +53,17 @@ class ImageInput(_Frozen):
         return (self.height // self.patch_size) * (self.width // self.patch_size)
 
 
+class VectorInput(_Frozen):
+    """Plain vectors, `(B, features)`."""
+
+    kind: Literal["vectors"] = "vectors"
+    features: Size
+    num_classes: Size
+
+
+InputSpec = TokenInput | ImageInput | VectorInput
+
+
 class BlockSpec(_Frozen):
     """One entry of the block list.
 
@@ -70,8 +81,6 @@ class BlockSpec(_Frozen):
     def _check_state(self) -> BlockSpec:
         if (self.type == "pair") != (self.state is not None) or (self.type == "pair") != (self.id[0] == "p"):
             raise ValueError(f"block {self.id!r}: a pair has an id p<N> and a state, a layer l<N> and none")
-        if self.type == "layer" and self.kind != "attention":
-            raise ValueError(f"block {self.id!r}: a layer mixes tokens by attention, found kind {self.kind!r}")
         return self
 
 
@@ -88,7 +97,8 @@ class Architecture(_Frozen):
     norm: Literal["layer", "rms"]
     dropout: Annotated[float, Field(ge=0.0, lt=1.0)]
     tie_embeddings: bool
-    input: Annotated[TokenInput | ImageInput, Field(discriminator="kind")]
+    kernel_size: Size = 4
+    input: Annotated[InputSpec, Field(discriminator="kind")]
     blocks: Annotated[tuple[BlockSpec, ...], Field(strict=False, min_length=1, max_length=65536)]
 
     @model_validator(mode="after")
@@ -96,16 +106,35 @@ class Architecture(_Frozen):
         ids = [block.id for block in self.blocks]
         if len(set(ids)) != len(ids):
             raise ValueError("two blocks share one id")
-        if (self.task == "classify") != (self.input.kind == "images"):
-            raise ValueError(f"task {self.task!r} does not fit {self.input.kind} as input")
+        rules = FAMILIES[self.family]
+        if (self.task == "classify") == (self.input.kind == "tokens") or self.task not in rules.tasks:
+            raise ValueError(f"task {self.task!r} and {self.input.kind} as input do not fit the family {self.family!r}")
+        if self.family == "transformer" and self.input.kind == "vectors":
+            raise ValueError("a transformer reads tokens or images, found vectors")
+        for block in self.blocks:
+            fitting = rules.layers if block.type == "layer" else rules.pairs
+            if block.kind not in fitting:
+                raise ValueError(
+                    f"block {block.id!r}: a {block.type} of kind {block.kind!r} does not fit the family "
+                    f"{self.family!r}, expected one of {', '.join(fitting)}"
+                )
         if self.tie_embeddings and self.input.kind != "tokens":
             raise ValueError("model.tie_embeddings needs token input")
         coupled = self.stream == "coupled"
-        if (coupled and self.width % 2) or self.layer_width % self.heads:
-            raise ValueError(f"width {self.width} and {self.heads} heads do not fit a {self.stream} stream")
-        if self.pairs and self.width % (2 * self.heads):
-            raise ValueError(f"pairs need 2 x {self.heads} heads to divide the width {self.width}")
+        if (coupled or self.pairs) and self.width % 2:
+            raise ValueError(f"width {self.width} cannot be split into two halves")
+        for block in self.blocks:
+            channels = self.width // 2 if block.type == "pair" else self.layer_width
+            if "attention" in branches_of(self.family, block.kind) and channels % self.heads:
+                raise ValueError(f"block {block.id!r}: {self.heads} heads do not divide its {channels} channels")
         return self
+
+    @property
+    def layer_kind(self) -> PairKind:
+        """The kind of the model's layers (the family's own where every layer is gone)."""
+        layers = [block.kind for block in self.blocks if block.type == "layer"]
+        own: dict[str, PairKind] = {"transformer": "attention", "mlp": "ffn", "sequence": "recurrent"}
+        return layers[0] if layers else own[self.family]
 
     @property
     def layer_width(self) -> int:
@@ -145,8 +174,9 @@ def parse_architecture(document: Any) -> Architecture:
     return _ADAPTER.validate_python(document)
 
 
-def new_architecture(model: ModelConfig, task: Task, input_spec: TokenInput | ImageInput) -> Architecture:
+def new_architecture(model: ModelConfig, task: Task, input_spec: InputSpec) -> Architecture:
     """The architecture of a model that is trained from scratch: `model.layers` layers `l1..lN`."""
+    kind = layer_kind(model)
     return Architecture(
         family=model.family,
         stream=model.stream,
@@ -157,6 +187,14 @@ def new_architecture(model: ModelConfig, task: Task, input_spec: TokenInput | Im
         norm=model.norm,
         dropout=model.dropout,
         tie_embeddings=model.tie_embeddings,
+        kernel_size=model.kernel_size,
         input=input_spec,
-        blocks=tuple(BlockSpec(id=f"l{index + 1}", type="layer", kind="attention") for index in range(model.layers)),
+        blocks=tuple(BlockSpec(id=f"l{index + 1}", type="layer", kind=kind) for index in range(model.layers)),
     )
+
+
+def layer_kind(model: ModelConfig) -> PairKind:
+    """The kind of the layers of a new model."""
+    kinds: dict[str, PairKind] = {"transformer": "attention", "mlp": "ffn"}
+    mixers: dict[str, PairKind] = {"recurrence": "recurrent", "convolution": "convolution"}
+    return kinds.get(model.family) or mixers[model.mixer]

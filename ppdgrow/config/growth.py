@@ -7,9 +7,9 @@ from typing import Annotated, Any, Literal, get_args
 
 from pydantic import AfterValidator, Field, field_validator, model_validator
 
+from ppdgrow.config.kinds import PairName
 from ppdgrow.config.section import PositiveInt, Section
 
-PairKind = Literal["ffn", "attention"]
 Source = Literal["copy", "slice", "random"]
 Method = Literal["pair", "zero", "copy", "fresh"]
 Moments = Literal["fresh", "copy_v", "copy"]
@@ -60,7 +60,7 @@ class OnReject(Section):
 class Candidate(Section):
     """One of several ways to grow at one point; a key left out is that of the growth entry."""
 
-    pair: tuple[PairKind, ...] | None = Field(None, strict=False)
+    pair: tuple[PairName, ...] | None = Field(None, strict=False)
     pairs: PositiveInt | None = None
     position: Position | None = None
     source: Source | None = None
@@ -81,7 +81,7 @@ class GrowthConfig(Section):
 
     at: PositiveInt | Literal["plateau"]
     patience: Annotated[int, Field(ge=1, le=10_000)] = Field(3, description="evaluations without a new best loss")
-    pair: tuple[PairKind, ...] = Field(("ffn",), strict=False, min_length=1)
+    pair: tuple[PairName, ...] = Field(("ffn",), strict=False, min_length=1)
     pairs: Annotated[int, Field(ge=1, le=4096)] = 1
     position: Position = "interleave"
     source: Source | None = None
@@ -131,9 +131,9 @@ def candidate_of_word(word: str) -> dict[str, str]:
         return {"method": word}
     if word in NAMED_POSITIONS or word[:1].isdigit():
         return {"position": word}
-    if all(kind.strip() in get_args(PairKind) for kind in word.split(",")):
+    if all(kind.strip() in get_args(PairName) for kind in word.split(",")):
         return {"pair": word}
-    known = (*get_args(PairKind), *get_args(Method), *NAMED_POSITIONS)
+    known = (*get_args(PairName), *get_args(Method), *NAMED_POSITIONS)
     raise ValueError(f"found {word!r}, expected one of {', '.join(known)}, or keys such as {{pair: ffn, pairs: 2}}")
 
 

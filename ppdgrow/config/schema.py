@@ -7,11 +7,10 @@ from typing import Annotated, Any, Literal
 from pydantic import Field, field_validator, model_validator
 
 from ppdgrow.config.growth import GrowthConfig
+from ppdgrow.config.kinds import Family, Task
 from ppdgrow.config.section import Fraction, NonNegativeInt, PositiveInt, Section
 
-Family = Literal["transformer"]
 StreamName = Literal["coupled", "residual"]
-Task = Literal["lm", "mlm", "classify"]
 
 
 class ModelConfig(Section):
@@ -28,6 +27,8 @@ class ModelConfig(Section):
     dropout: Annotated[float, Field(ge=0.0, lt=1.0)] = 0.0
     tie_embeddings: bool = False
     patch_size: PositiveInt = 4
+    mixer: Literal["recurrence", "convolution"] = "recurrence"
+    kernel_size: Annotated[int, Field(ge=1, le=4096)] = 4
 
     @model_validator(mode="after")
     def _check_widths(self) -> ModelConfig:
@@ -39,7 +40,7 @@ class ModelConfig(Section):
                     f"use an even width, such as {self.width + 1}"
                 )
             branch = self.width // 2
-        if branch % self.heads:
+        if self.family == "transformer" and branch % self.heads:
             raise ValueError(
                 f"model.heads is {self.heads}, which does not divide the branch width {branch} "
                 f"({self.stream} stream, model.width {self.width}): choose heads that divide {branch}"

@@ -8,7 +8,8 @@ from typing import ClassVar, Literal
 import torch
 
 from ppdgrow.config.architecture import ImageInput, TokenInput
-from ppdgrow.config.schema import DataConfig, Task
+from ppdgrow.config.kinds import Task
+from ppdgrow.config.schema import DataConfig
 from ppdgrow.config.state import DataIdentity
 from ppdgrow.data.batches import Batch, Batches, Examples, evaluation_batches
 

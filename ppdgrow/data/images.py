@@ -17,7 +17,7 @@ from pydantic import ValidationError
 from torch import Tensor
 
 from ppdgrow.config.architecture import ImageInput
-from ppdgrow.config.schema import Task
+from ppdgrow.config.kinds import Task
 from ppdgrow.config.state import DataIdentity
 from ppdgrow.data.batches import Batch, evenly_spread, to_device
 from ppdgrow.data.dataset import Dataset, Split

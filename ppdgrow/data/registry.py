@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import difflib
 
-from ppdgrow.config.schema import DataConfig, Task
+from ppdgrow.config.kinds import Task
+from ppdgrow.config.schema import DataConfig
 from ppdgrow.data.cifar10 import Cifar10
 from ppdgrow.data.dataset import Dataset
 from ppdgrow.data.stdlib import Stdlib

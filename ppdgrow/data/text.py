@@ -15,7 +15,7 @@ import torch
 from torch import Tensor
 
 from ppdgrow.config.architecture import TokenInput
-from ppdgrow.config.schema import Task
+from ppdgrow.config.kinds import Task
 from ppdgrow.config.state import DataIdentity
 from ppdgrow.data.batches import NO_TARGET, Batch, evenly_spread, to_device
 from ppdgrow.data.dataset import Dataset, Split

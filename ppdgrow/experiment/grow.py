@@ -9,7 +9,7 @@ from typing import Any
 import torch
 
 from ppdgrow.checkpoint import RunFolder, read_jsonl
-from ppdgrow.config.architecture import Architecture, TokenInput
+from ppdgrow.config.architecture import Architecture, TokenInput, VectorInput
 from ppdgrow.console import Narrator
 from ppdgrow.engine.device import autocast, resolve_device
 from ppdgrow.errors import ConfigError
@@ -142,4 +142,5 @@ def _synthetic_inputs(architecture: Architecture) -> torch.Tensor:
     draw = generator(0, "synthetic inputs")
     if isinstance(spec, TokenInput):
         return torch.randint(spec.vocabulary_size, (2, spec.sequence_length), generator=draw)
-    return torch.randn(2, spec.channels, spec.height, spec.width, generator=draw)
+    shape = (spec.features,) if isinstance(spec, VectorInput) else (spec.channels, spec.height, spec.width)
+    return torch.randn(2, *shape, generator=draw)

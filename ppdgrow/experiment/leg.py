@@ -19,7 +19,7 @@ from ppdgrow.errors import ConfigError
 from ppdgrow.experiment.recorder import Header, Recorder
 from ppdgrow.experiment.setting import Setting
 from ppdgrow.experiment.start import Start
-from ppdgrow.nn.model import Transformer, build_model
+from ppdgrow.nn.model import Model, build_model
 from ppdgrow.optim.adamw import NamedAdamW
 from ppdgrow.optim.schedule import Schedule
 
@@ -68,7 +68,7 @@ class Leg:
         unfinished: dict[str, Any] | None = None,
         span: tuple[int, int] | None = None,
         label: str = "training",
-        model: Transformer | None = None,
+        model: Model | None = None,
     ) -> None:
         self.course, self.run, self.label = course, run, label
         self.first, self.last = span or (course.first, course.last)
@@ -151,7 +151,7 @@ class Leg:
             self.engine.run(step, self._recorder, unfinished=unfinished, closing=step == self.course.last)
 
 
-def make_optimizer(model: Transformer, start: Start, config: TrainConfig) -> NamedAdamW:
+def make_optimizer(model: Model, start: Start, config: TrainConfig) -> NamedAdamW:
     """The optimizer with the start's state, the newest blocks in a group of their own.
 
     Raises:

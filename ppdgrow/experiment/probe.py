@@ -33,7 +33,7 @@ from ppdgrow.experiment.cancellation import (
 )
 from ppdgrow.experiment.setting import Setting, checkpoint_setting, load_parent, warn_of_changes
 from ppdgrow.nn.coupling import Coupling, Pair
-from ppdgrow.nn.model import State, Transformer, build_model
+from ppdgrow.nn.model import Model, State, build_model
 
 
 @dataclass(frozen=True)
@@ -138,7 +138,7 @@ def probe(request: ProbeRequest, narrator: Narrator) -> ProbeReport:
 
 
 def probe_model(
-    model: Transformer, setting: Setting, batches: Sequence[BatchLike], dtypes: Sequence[str] = tuple(DTYPES)
+    model: Model, setting: Setting, batches: Sequence[BatchLike], dtypes: Sequence[str] = tuple(DTYPES)
 ) -> ProbeReport:
     """Probe a model as it stands in memory; which pairs are tied is what its architecture records.
 
@@ -185,7 +185,7 @@ def _kind(spec: BlockSpec) -> str:
 
 
 @torch.no_grad()
-def _states(model: Transformer, batch: BatchLike, setting: Setting) -> dict[str, State]:
+def _states(model: Model, batch: BatchLike, setting: Setting) -> dict[str, State]:
     """The stream before each block, by block id, detached."""
     states: dict[str, State] = {}
 
@@ -197,9 +197,7 @@ def _states(model: Transformer, batch: BatchLike, setting: Setting) -> dict[str,
     return states
 
 
-def _gradients(
-    model: Transformer, batch: BatchLike, setting: Setting
-) -> tuple[dict[str, float], dict[str, float | None]]:
+def _gradients(model: Model, batch: BatchLike, setting: Setting) -> tuple[dict[str, float], dict[str, float | None]]:
     """Gradient norm per block, and per pair how far its members' gradients are from opposites."""
     separated = copy.deepcopy(model)
     pairs = {block_id: block for block_id, block in separated.named_blocks() if isinstance(block, Pair)}
@@ -215,13 +213,13 @@ def _gradients(
     return norms, {block_id: gradient_antisymmetry(pair) for block_id, pair in pairs.items()}
 
 
-def _ablation_loss(model: Transformer, block_id: str, batches: Sequence[BatchLike], setting: Setting) -> float:
+def _ablation_loss(model: Model, block_id: str, batches: Sequence[BatchLike], setting: Setting) -> float:
     """Validation loss with one block left out."""
     return setting.evaluate(_Ablated(model, frozenset([block_id])), batches).loss
 
 
 class _Ablated(torch.nn.Module):
-    def __init__(self, model: Transformer, skip: frozenset[str]) -> None:
+    def __init__(self, model: Model, skip: frozenset[str]) -> None:
         super().__init__()
         self.model, self.skip = model, skip
 

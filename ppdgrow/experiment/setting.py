@@ -11,8 +11,9 @@ import torch
 from torch import nn
 
 from ppdgrow.checkpoint import Checkpoint, RunFolder, lines_up_to, locate_checkpoint, manifest_digest, read_checkpoint
+from ppdgrow.config.kinds import Task
 from ppdgrow.config.load import Layer, Resolved, read_yaml, resolve
-from ppdgrow.config.schema import DataConfig, Recipe, Task
+from ppdgrow.config.schema import DataConfig, Recipe
 from ppdgrow.config.state import TrainerState, Validation
 from ppdgrow.console import Narrator
 from ppdgrow.data import Dataset, Split, open_dataset

@@ -29,7 +29,7 @@ from ppdgrow.experiment.recipe import default_folder, resolve_training
 from ppdgrow.experiment.recorder import train_document
 from ppdgrow.experiment.setting import Parent, Setting, check_input, load_parent, task_of, warn_of_changes
 from ppdgrow.experiment.start import Start, first_start, resume
-from ppdgrow.nn.model import Transformer, build_model
+from ppdgrow.nn.model import Model, build_model
 from ppdgrow.optim.schedule import make_schedule
 
 
@@ -126,7 +126,7 @@ class _Training:
         with self.run.lock():
             return self._train(course, agenda, start, model)
 
-    def _resolve_precision(self, model: Transformer, dataset: Dataset) -> None:
+    def _resolve_precision(self, model: Model, dataset: Dataset) -> None:
         if self.resolved.recipe.train.precision != "auto":
             return
         batches = dataset.batches("train", batch_size=2, seed=0, device=self.device)
@@ -168,7 +168,7 @@ class _Training:
             append_jsonl(fresh.metrics_path, [] if self.parent is None else self.parent.metrics())
             append_jsonl(fresh.growth_path, [*([] if self.parent is None else self.parent.lineage()), event])
 
-    def _train(self, course: Course, agenda: Agenda, fresh: Start, model: Transformer) -> dict[str, Any]:
+    def _train(self, course: Course, agenda: Agenda, fresh: Start, model: Model) -> dict[str, Any]:
         start, unfinished = resume(
             self.run,
             fresh,

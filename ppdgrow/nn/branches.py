@@ -1,19 +1,35 @@
 """Branches: the functions f and g that a coupling adds to one half after reading the other.
 
-Every branch normalises what it reads (and only that), transforms it, and ends in a linear output projection
-named `out`, so that negating `out` negates the branch exactly.
+Every branch normalises what it reads (and only that), transforms it, and ends in a linear map named `out`, so that
+negating `out` negates the branch exactly.
 
-Shapes: B batch, T tokens, C channels of the branch, H heads.
+Shapes: B batch, T tokens, C channels of the branch, H heads, K kernel size. A stream of plain vectors has no T.
 """
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import Literal
 
+import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from ppdgrow.config.kinds import BranchName
+from ppdgrow.nn.scan import gated_scan
+
 OUTPUT_PROJECTION = ("out.weight", "out.bias")
+
+
+@dataclass(frozen=True)
+class BranchConfig:
+    """What a branch is built from: C, and those settings of the model that some branch needs."""
+
+    channels: int
+    heads: int
+    ffn_multiplier: int
+    kernel_size: int
+    norm: Literal["layer", "rms"]
 
 
 def make_norm(name: Literal["layer", "rms"], channels: int) -> nn.Module:
@@ -21,78 +37,161 @@ def make_norm(name: Literal["layer", "rms"], channels: int) -> nn.Module:
     return nn.LayerNorm(channels) if name == "layer" else nn.RMSNorm(channels, eps=1e-5)
 
 
-class MLP(nn.Module):
-    """Channelwise two-layer perceptron with GELU: `(..., C) -> (..., C)`.
+class Branch(nn.Module):
+    """Base of all branches: the norm, and the form in which they are called."""
 
-    Source: Vaswani et al. 2017, equation 2, with pre-normalisation.
-    """
-
-    def __init__(self, channels: int, *, heads: int, ffn_multiplier: int, norm: Literal["layer", "rms"]) -> None:
+    def __init__(self, config: BranchConfig) -> None:
         super().__init__()
-        self.norm = make_norm(norm, channels)
-        self.up = nn.Linear(channels, ffn_multiplier * channels)
-        self.out = nn.Linear(ffn_multiplier * channels, channels)
+        self.norm = make_norm(config.norm, config.channels)
 
     def forward(self, x: Tensor, *, causal: bool, dropout: float = 0.0) -> Tensor:
-        """Apply to `(B, T, C)`; `causal` does not matter to a branch that mixes no tokens."""
-        hidden = F.gelu(self.up(self.norm(x)), approximate="tanh")
-        return F.dropout(self.out(hidden), dropout, self.training)
+        """Apply to `(B, T, C)`, or `(B, C)` where no tokens are mixed; of the same shape.
+
+        With `causal`, token t sees tokens 0..t only. Dropout falls on the output while training.
+        """
+        return F.dropout(self.transform(self.norm(x), causal), dropout, self.training)
+
+    def transform(self, x: Tensor, causal: bool) -> Tensor:
+        """What the branch does with what it read, normalised."""
+        raise NotImplementedError
 
 
-class Attention(nn.Module):
-    """Multi-head self-attention: `(B, T, C) -> (B, T, C)`.
+class MLP(Branch):
+    """Channelwise two-layer perceptron with GELU. Source: Vaswani et al. 2017, equation 2."""
 
-    Source: Vaswani et al. 2017, section 3.2, with pre-normalisation.
-    """
+    def __init__(self, config: BranchConfig) -> None:
+        super().__init__(config)
+        hidden = config.ffn_multiplier * config.channels
+        self.up = nn.Linear(config.channels, hidden)
+        self.out = nn.Linear(hidden, config.channels)
 
-    def __init__(self, channels: int, *, heads: int, ffn_multiplier: int, norm: Literal["layer", "rms"]) -> None:
-        super().__init__()
-        self.heads = heads
-        self.norm = make_norm(norm, channels)
-        self.qkv = nn.Linear(channels, 3 * channels)
-        self.out = nn.Linear(channels, channels)
+    def transform(self, x: Tensor, causal: bool) -> Tensor:
+        """Mixes no tokens."""
+        return self.out(F.gelu(self.up(x), approximate="tanh"))
 
-    def forward(self, x: Tensor, *, causal: bool, dropout: float = 0.0) -> Tensor:
-        """Attend within each sequence; with `causal`, token t sees tokens 0..t only."""
+
+class Attention(Branch):
+    """Multi-head self-attention. Source: Vaswani et al. 2017, section 3.2."""
+
+    def __init__(self, config: BranchConfig) -> None:
+        super().__init__(config)
+        self.heads = config.heads
+        self.qkv = nn.Linear(config.channels, 3 * config.channels)
+        self.out = nn.Linear(config.channels, config.channels)
+
+    def transform(self, x: Tensor, causal: bool) -> Tensor:
+        """Attend within each sequence."""
         batch, tokens, channels = x.shape
-        qkv = self.qkv(self.norm(x)).view(batch, tokens, 3, self.heads, channels // self.heads)
+        qkv = self.qkv(x).view(batch, tokens, 3, self.heads, channels // self.heads)
         query, key, value = qkv.permute(2, 0, 3, 1, 4).unbind(0)
         mixed = F.scaled_dot_product_attention(query, key, value, is_causal=causal)
-        mixed = mixed.transpose(1, 2).reshape(batch, tokens, channels)
-        return F.dropout(self.out(mixed), dropout, self.training)
+        return self.out(mixed.transpose(1, 2).reshape(batch, tokens, channels))
 
 
-# The closed registries: a branch by name, and which branches f and g of each coupling kind are.
-BRANCHES: dict[str, type[MLP] | type[Attention]] = {"mlp": MLP, "attention": Attention}
-COUPLING_KINDS: dict[str, tuple[str, str]] = {"ffn": ("mlp", "mlp"), "attention": ("attention", "mlp")}
+class Recurrence(Branch):
+    """Gated linear recurrence h_t = a_t h_(t-1) + (1 - a_t) v_t, with value v and gate a from token t alone.
+
+    Always causal. Sources: Martin & Cundy 2018 (parallel scan), Feng et al. 2024 (minGRU).
+    """
+
+    def __init__(self, config: BranchConfig) -> None:
+        super().__init__(config)
+        self.gates = nn.Linear(config.channels, 2 * config.channels)
+        self.out = nn.Linear(config.channels, config.channels)
+
+    def transform(self, x: Tensor, causal: bool) -> Tensor:
+        """Values and gates are formed in the working precision, the scan is fp32."""
+        value, gate = self.gates(x).chunk(2, dim=-1)
+        return self.out(gated_scan(value, gate).to(value.dtype))
+
+
+class Convolution(Branch):
+    """Depthwise convolution along the tokens between two projections; causal or centred as the task is.
+
+    Source: the token mixer of Wu et al. 2019 (lightweight convolution) without its softmax.
+    """
+
+    def __init__(self, config: BranchConfig) -> None:
+        super().__init__(config)
+        self.up = nn.Linear(config.channels, config.channels)
+        self.mix = DepthwiseLinear(config.channels, config.kernel_size)
+        self.out = nn.Linear(config.channels, config.channels)
+
+    def transform(self, x: Tensor, causal: bool) -> Tensor:
+        """Project, mix the tokens of each channel, GELU, project."""
+        return self.out(F.gelu(self.mix(self.up(x), causal), approximate="tanh"))
+
+
+class Depthwise(Branch):
+    """For each channel one linear map along the tokens: a convolution with K taps and nothing else."""
+
+    def __init__(self, config: BranchConfig) -> None:
+        super().__init__(config)
+        self.out = DepthwiseLinear(config.channels, config.kernel_size)
+
+    def transform(self, x: Tensor, causal: bool) -> Tensor:
+        """Mixes tokens, but no channels."""
+        return self.out(x, causal)
+
+
+class Affine(Branch):
+    """For each channel an affine map, GELU, and another: what `depthwise` is on plain vectors."""
+
+    def __init__(self, config: BranchConfig) -> None:
+        super().__init__(config)
+        self.mix = DepthwiseLinear(config.channels, 1)
+        self.out = DepthwiseLinear(config.channels, 1)
+
+    def transform(self, x: Tensor, causal: bool) -> Tensor:
+        """Mixes neither tokens nor channels."""
+        return self.out(F.gelu(self.mix(x, causal), approximate="tanh"), causal)
+
+
+class DepthwiseLinear(nn.Module):
+    """A linear map of K taps along the tokens for each channel: weight `(C, K)`, bias `(C,)`."""
+
+    def __init__(self, channels: int, kernel_size: int) -> None:
+        super().__init__()
+        self.weight = nn.Parameter(torch.empty(channels, kernel_size))
+        self.bias = nn.Parameter(torch.empty(channels))
+
+    def forward(self, x: Tensor, causal: bool) -> Tensor:
+        """Apply to `(B, T, C)`: token t sees t-K+1..t if causal, else K tokens around it. K = 1 needs no T."""
+        taps = self.weight.shape[1]
+        if taps == 1:
+            return x * self.weight[:, 0] + self.bias
+        left = taps - 1 if causal else taps // 2
+        padded = F.pad(x.transpose(1, 2), (left, taps - 1 - left))
+        return F.conv1d(padded, self.weight[:, None], self.bias, groups=x.shape[-1]).transpose(1, 2)
+
+
+# The closed registry of branches by name.
+BRANCHES: dict[BranchName, type[Branch]] = {
+    "mlp": MLP,
+    "attention": Attention,
+    "recurrence": Recurrence,
+    "convolution": Convolution,
+    "depthwise": Depthwise,
+    "affine": Affine,
+}
 
 
 class TwoBranches(nn.Module):
-    """The branches f and g of a coupling kind, on C channels each, with what both need to know to run.
+    """The branches f and g of a block, with what both need to know to run.
 
     Args:
-        kind: a key of `COUPLING_KINDS`.
-        channels: C, which both branches read and write.
-        heads, ffn_multiplier, norm: see the branches.
+        branches: the names of f and g.
+        config: of both branches.
         causal: whether token t sees tokens 0..t only.
         dropout: on the outputs of the branches, while training.
     """
 
     def __init__(
-        self,
-        kind: str,
-        channels: int,
-        *,
-        heads: int,
-        ffn_multiplier: int,
-        norm: Literal["layer", "rms"],
-        causal: bool,
-        dropout: float = 0.0,
+        self, branches: tuple[BranchName, BranchName], config: BranchConfig, *, causal: bool, dropout: float = 0.0
     ) -> None:
         super().__init__()
-        f, g = COUPLING_KINDS[kind]
-        self.f = BRANCHES[f](channels, heads=heads, ffn_multiplier=ffn_multiplier, norm=norm)
-        self.g = BRANCHES[g](channels, heads=heads, ffn_multiplier=ffn_multiplier, norm=norm)
+        f, g = branches
+        self.f, self.g = BRANCHES[f](config), BRANCHES[g](config)
         self.causal = causal
         self.dropout = dropout
 

@@ -24,13 +24,16 @@ def initial_tensor(name: str, shape: tuple[int, ...], *, seed: int, num_layers: 
 
     Matrices are normal with standard deviation 0.02, the output projections of branches 0.02 / sqrt(2 L) for
     L layers, so that the stream's variance at the head does not depend on the depth (Radford et al. 2019,
-    GPT-2). Biases are 0, norm gains 1.
+    GPT-2). The K taps of a depthwise map inside a branch have 1 / sqrt(K), the D x D parameters of an orthogonal map
+    1 / sqrt(D). Biases and log scales are 0, norm gains 1.
     """
     if len(shape) == 1:
         return torch.ones(shape) if name.endswith("norm.weight") else torch.zeros(shape)
     deviation = STANDARD_DEVIATION
     if name.startswith("blocks.") and name.endswith(".out.weight"):
         deviation /= math.sqrt(2 * num_layers)
+    elif name.endswith((".mix.weight", ".original")):
+        deviation = 1 / math.sqrt(shape[1])
     return torch.empty(shape).normal_(0.0, deviation, generator=generator(seed, "init", name))
 
 

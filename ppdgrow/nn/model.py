@@ -1,92 +1,46 @@
-"""The encoder-only Transformer over an explicit list of blocks, and how it is built from named tensors.
+"""A model over an explicit list of blocks, of any family, and how it is built from named tensors.
 
-Shapes: B batch, T tokens (or patches), D width, V vocabulary or classes.
+Shapes: B batch, T tokens (or patches), D width, V vocabulary or classes. The stream of plain vectors has no T.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
+from typing import TypeVar
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from ppdgrow.config.architecture import Architecture, BlockSpec, ImageInput, TokenInput
+from ppdgrow.config.architecture import Architecture, BlockSpec
+from ppdgrow.config.kinds import branches_of
 from ppdgrow.errors import InvalidInputError
-from ppdgrow.nn.branches import make_norm
+from ppdgrow.nn.branches import BranchConfig, TwoBranches
 from ppdgrow.nn.coupling import Coupling, Pair
+from ppdgrow.nn.ends import Head, TokenEmbedding, make_embedding
+from ppdgrow.nn.linear import LINEAR_KINDS, LinearPair
 from ppdgrow.nn.residual import Residual
 from ppdgrow.nn.stream import Halves, join, split
 
-Block = Coupling | Pair | Residual
+AnyPair = Pair | LinearPair
+Block = Coupling | AnyPair | Residual
 State = Tensor | Halves
 BlockHook = Callable[[str, State], State | None]
+_Branched = TypeVar("_Branched", bound=TwoBranches)
 
 
-class TokenEmbedding(nn.Module):
-    """Token plus learned position embedding: `(B, T)` ids to `(B, T, D)`."""
-
-    def __init__(self, spec: TokenInput, width: int) -> None:
-        super().__init__()
-        self.tokens = nn.Embedding(spec.vocabulary_size, width)
-        self.positions = nn.Embedding(spec.sequence_length, width)
-
-    def forward(self, ids: Tensor) -> Tensor:
-        """Embed ids; `T` may be shorter than the longest sequence."""
-        return self.tokens(ids) + self.positions.weight[: ids.shape[1]]
-
-
-class PatchEmbedding(nn.Module):
-    """Square patches, projected, plus learned positions: `(B, C, H, W)` to `(B, T, D)`."""
-
-    def __init__(self, spec: ImageInput, width: int) -> None:
-        super().__init__()
-        self.patch_size = spec.patch_size
-        self.project = nn.Linear(spec.channels * spec.patch_size**2, width)
-        self.positions = nn.Embedding(spec.num_patches, width)
-
-    def forward(self, images: Tensor) -> Tensor:
-        """Embed images. The sum with the fp32 positions keeps the stream fp32 under autocast."""
-        patches = F.unfold(images, self.patch_size, stride=self.patch_size).transpose(1, 2)
-        return self.project(patches) + self.positions.weight
-
-
-class Head(nn.Module):
-    """Norm and output projection; images are averaged over their patches first."""
-
-    def __init__(self, architecture: Architecture) -> None:
-        super().__init__()
-        self.norm = make_norm(architecture.norm, architecture.width)
-        spec = architecture.input
-        self.pooled = isinstance(spec, ImageInput)
-        outputs = spec.num_classes if isinstance(spec, ImageInput) else spec.vocabulary_size
-        self.out = None if architecture.tie_embeddings else nn.Linear(architecture.width, outputs)
-
-    def forward(self, x: Tensor, tied: Tensor) -> Tensor:
-        """`(B, T, D)` to logits `(B, T, V)`, or `(B, V)` for images; `tied` is the embedding."""
-        x = self.norm(x)
-        if self.pooled:
-            x = x.mean(dim=1)
-        return F.linear(x, tied) if self.out is None else self.out(x)
-
-
-class Transformer(nn.Module):
+class Model(nn.Module):
     """Embedding, blocks in order, head. `blocks` is keyed by block id: no name moves when depth changes."""
 
     def __init__(self, architecture: Architecture) -> None:
         super().__init__()
         self.architecture = architecture
-        spec = architecture.input
-        self.embed: TokenEmbedding | PatchEmbedding = (
-            TokenEmbedding(spec, architecture.width)
-            if isinstance(spec, TokenInput)
-            else PatchEmbedding(spec, architecture.width)
-        )
+        self.embed = make_embedding(architecture)
         self.blocks = nn.ModuleDict({block.id: make_block(architecture, block) for block in architecture.blocks})
         self.head = Head(architecture)
 
     def forward(self, inputs: Tensor) -> Tensor:
-        """Logits of a batch: ids `(B, T)` to `(B, T, V)`, or images `(B, C, H, W)` to `(B, V)`."""
+        """Logits of a batch: ids `(B, T)` to `(B, T, V)`; images `(B, C, H, W)` or vectors `(B, N)` to `(B, V)`."""
         return self.run(inputs)
 
     def run(self, inputs: Tensor, before_block: BlockHook | None = None, skip: frozenset[str] = frozenset()) -> Tensor:
@@ -107,7 +61,7 @@ class Transformer(nn.Module):
     def named_blocks(self) -> Iterator[tuple[str, Block]]:
         """Block ids and blocks in the order in which they are applied."""
         for block_id, block in self.blocks.items():
-            assert isinstance(block, Coupling | Pair | Residual)
+            assert isinstance(block, Coupling | Pair | LinearPair | Residual)
             yield block_id, block
 
 
@@ -125,54 +79,57 @@ def apply_block(block: Block, state: State) -> State:
     return join(block(split(state)))
 
 
-def make_coupling(architecture: Architecture, kind: str, *, dropout: float) -> Coupling:
-    """A coupling on the halves of the model's stream."""
-    return Coupling(
-        kind,
-        architecture.width // 2,
-        heads=architecture.heads,
-        ffn_multiplier=architecture.ffn_multiplier,
-        norm=architecture.norm,
-        causal=architecture.task == "lm",
-        dropout=dropout,
-    )
-
-
 def make_block(architecture: Architecture, block: BlockSpec) -> Block:
-    """The module of one entry of the block list. Pairs never drop: their members would need one mask."""
+    """The module of one entry of the block list."""
     if block.type == "pair":
-        plus = make_coupling(architecture, block.kind, dropout=0.0)
-        if block.state == "tied":
-            return Pair(plus, None, "inverse")
-        return Pair(plus, make_coupling(architecture, block.kind, dropout=0.0), "folded")
+        return make_pair(architecture, block)
     if architecture.stream == "coupled":
-        return make_coupling(architecture, block.kind, dropout=architecture.dropout)
-    return Residual(
-        block.kind,
-        architecture.width,
+        return _with_branches(Coupling, architecture, block.kind, architecture.layer_width, architecture.dropout)
+    return _with_branches(Residual, architecture, block.kind, architecture.layer_width, architecture.dropout)
+
+
+def make_pair(architecture: Architecture, block: BlockSpec) -> AnyPair:
+    """The module of a pair, on the halves of the stream. Pairs never drop: their members would need one mask."""
+    tied = block.state == "tied"
+    if block.kind in LINEAR_KINDS:
+        member = LINEAR_KINDS[block.kind]
+        return LinearPair(member(architecture.width), None if tied else member(architecture.width))
+
+    def coupling() -> Coupling:
+        return _with_branches(Coupling, architecture, block.kind, architecture.width // 2, 0.0)
+
+    return Pair(coupling(), None, "inverse") if tied else Pair(coupling(), coupling(), "folded")
+
+
+def _with_branches(
+    module: type[_Branched], architecture: Architecture, kind: str, channels: int, dropout: float
+) -> _Branched:
+    config = BranchConfig(
+        channels=channels,
         heads=architecture.heads,
         ffn_multiplier=architecture.ffn_multiplier,
+        kernel_size=architecture.kernel_size,
         norm=architecture.norm,
-        causal=architecture.task == "lm",
-        dropout=architecture.dropout,
     )
+    f, g = branches_of(architecture.family, kind)
+    return module((f, g), config, causal=architecture.task == "lm", dropout=dropout)
 
 
 def tensor_shapes(architecture: Architecture) -> dict[str, tuple[int, ...]]:
     """Names and shapes of all tensors of a model, without allocating them."""
     with torch.device("meta"):
-        model = Transformer(architecture)
+        model = Model(architecture)
     return {name: tuple(tensor.shape) for name, tensor in model.state_dict().items()}
 
 
-def build_model(architecture: Architecture, tensors: Mapping[str, Tensor], device: torch.device) -> Transformer:
+def build_model(architecture: Architecture, tensors: Mapping[str, Tensor], device: torch.device) -> Model:
     """A model over copies of named tensors, on `device`, in training mode.
 
     Raises:
         InvalidInputError: a tensor is missing, unexpected, of the wrong shape or not floating point.
     """
     with torch.device("meta"):
-        model = Transformer(architecture)
+        model = Model(architecture)
     expected = model.state_dict()
     check_tensors({name: tuple(tensor.shape) for name, tensor in expected.items()}, tensors)
     model.load_state_dict({name: tensors[name].to(device, copy=True) for name in expected}, assign=True)

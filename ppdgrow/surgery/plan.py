@@ -8,7 +8,8 @@ from dataclasses import dataclass
 from typing import get_args
 
 from ppdgrow.config.architecture import Architecture, BlockSpec
-from ppdgrow.config.growth import Method, Moments, PairKind, Source
+from ppdgrow.config.growth import Method, Moments, Source
+from ppdgrow.config.kinds import FAMILIES, PairKind
 from ppdgrow.errors import ConfigError
 from ppdgrow.nn.branches import OUTPUT_PROJECTION
 from ppdgrow.nn.model import tensor_shapes
@@ -28,18 +29,32 @@ class GrowthRequest:
     method: Method = "pair"
     moments: Moments = "copy_v"
 
-    def kind_of(self, index: int) -> PairKind:
-        """The kind of pair number `index`; the last of the list repeats.
+    def kinds_for(self, architecture: Architecture) -> tuple[PairKind, ...]:
+        """The kind of each pair; the last of the list repeats.
+
+        `attention-first` is attention if the model has no attention pair yet, else ffn; `recurrent` is the mixer of a
+        sequence model, whichever that is.
 
         Raises:
-            ConfigError: the kind is unknown.
+            ConfigError: a kind is unknown, or does not fit the family.
         """
-        kind = self.kinds[min(index, len(self.kinds) - 1)]
-        known: PairKind
-        for known in get_args(PairKind):
-            if kind == known:
-                return known
-        raise ConfigError(f"unknown pair kind {kind!r}: expected one of {', '.join(get_args(PairKind))}")
+        fitting = FAMILIES[architecture.family].pairs
+        chosen: list[PairKind] = []
+        for index in range(self.pairs):
+            kind = self.kinds[min(index, len(self.kinds) - 1)]
+            if kind == "attention-first":
+                attended = "attention" in (*(block.kind for block in architecture.pairs), *chosen)
+                kind = "ffn" if attended else "attention"
+            if kind == "recurrent" and architecture.family == "sequence":
+                kind = architecture.layer_kind
+            known = next((name for name in fitting if name == kind), None)
+            if known is None:
+                what = (
+                    f"does not fit the family {architecture.family!r}" if kind in get_args(PairKind) else "is unknown"
+                )
+                raise ConfigError(f"pair kind {kind!r} {what}: expected one of {', '.join(fitting)}")
+            chosen.append(known)
+        return tuple(chosen)
 
 
 @dataclass(frozen=True)
@@ -96,8 +111,8 @@ def plan_growth(
 
 
 def _plan_pairs(architecture: Architecture, request: GrowthRequest, step: int, used_ids: frozenset[str]) -> GrowthPlan:
-    kinds = tuple(request.kind_of(index) for index in range(request.pairs))
-    _check_pair_fit(architecture, request)
+    kinds = request.kinds_for(architecture)
+    _check_pair_fit(architecture, request, kinds)
     places = resolve_positions(request.position, len(architecture.blocks), request.pairs)
     ids = _next_ids("p", request.pairs, used_ids)
     specs = tuple(
@@ -120,10 +135,12 @@ def _plan_pairs(architecture: Architecture, request: GrowthRequest, step: int, u
     return GrowthPlan(grown, tuple(origins), ids, kinds, places, tuple(notes))
 
 
-def _check_pair_fit(architecture: Architecture, request: GrowthRequest) -> None:
-    if architecture.width % (2 * architecture.heads):
+def _check_pair_fit(architecture: Architecture, request: GrowthRequest, kinds: tuple[PairKind, ...]) -> None:
+    if architecture.width % 2:
+        raise ConfigError(f"width {architecture.width} cannot take pairs, which work on halves: use an even width")
+    if "attention" in kinds and architecture.width % (2 * architecture.heads):
         raise ConfigError(
-            f"width {architecture.width} with {architecture.heads} heads cannot take pairs, whose branches "
+            f"width {architecture.width} with {architecture.heads} heads cannot take attention pairs, whose branches "
             f"work on halves: 2 x heads must divide the width; use a multiple of {2 * architecture.heads}"
         )
     if request.source == "slice" and architecture.stream == "coupled":
@@ -232,7 +249,7 @@ def _new_layers(
     places = tuple(sorted(set(insertions)))
     per_place = tuple(2 * insertions.count(place) for place in places)
     ids = _next_ids("l", 2 * request.pairs, used_ids)
-    specs = tuple(BlockSpec(id=block_id, type="layer", kind="attention", born=step) for block_id in ids)
+    specs = tuple(BlockSpec(id=block_id, type="layer", kind=architecture.layer_kind, born=step) for block_id in ids)
     grown = _insert(architecture, _spread(places, per_place), specs)
     return places, per_place, ids, specs, grown
 

@@ -11,7 +11,8 @@ from dataclasses import dataclass
 from typing import Literal
 
 from ppdgrow.config.architecture import Architecture, BlockSpec
-from ppdgrow.nn.branches import COUPLING_KINDS, OUTPUT_PROJECTION
+from ppdgrow.config.kinds import LINEAR, branches_of
+from ppdgrow.nn.branches import OUTPUT_PROJECTION
 
 Cut = tuple[slice, ...]
 READS_SQRT2 = math.sqrt(2.0)
@@ -38,11 +39,13 @@ class Branch:
     channels: int
 
 
-def block_branches(architecture: Architecture, block: BlockSpec) -> tuple[Branch, Branch]:
-    """The branches of a block; of a pair, those of theta+."""
-    f, g = COUPLING_KINDS[block.kind]
+def block_branches(architecture: Architecture, block: BlockSpec) -> tuple[Branch, ...]:
+    """The branches of a block; of a pair, those of theta+; of a linear pair, its map as a whole."""
     prefix = f"blocks.{block.id}.plus" if block.type == "pair" else f"blocks.{block.id}"
+    if block.kind in LINEAR:
+        return (Branch(prefix, "f", block.kind, architecture.width),)
     channels = architecture.width // 2 if block.type == "pair" else architecture.layer_width
+    f, g = branches_of(architecture.family, block.kind)
     return Branch(f"{prefix}.f", "f", f, channels), Branch(f"{prefix}.g", "g", g, channels)
 
 
@@ -71,9 +74,9 @@ def slice_cut(tensor: str, role: Literal["f", "g"], width: int) -> tuple[Cut, fl
     inner = slice(1, None, 2) if role == "f" else slice(0, None, 2)
     if tensor.startswith("norm."):
         return (reads,), 1.0
-    if tensor in ("up.weight", "qkv.weight"):
+    if tensor in ("up.weight", "qkv.weight", "gates.weight"):
         return (inner, reads), READS_SQRT2
-    if tensor in ("up.bias", "qkv.bias"):
+    if tensor in ("up.bias", "qkv.bias", "gates.bias", "mix.weight", "mix.bias"):
         return (inner,), 1.0
     if tensor == "out.weight":
         return (writes, inner), 1.0

@@ -20,7 +20,7 @@ from ppdgrow.engine.movement import MovementCheck
 from ppdgrow.engine.signals import StopFlag
 from ppdgrow.errors import CheckFailedError, DivergedError, InterruptedRunError
 from ppdgrow.nn.init import initial_tensors
-from ppdgrow.nn.model import Transformer, build_model
+from ppdgrow.nn.model import Model, build_model
 from ppdgrow.optim.adamw import NamedAdamW
 from ppdgrow.optim.schedule import make_schedule
 from ppdgrow.seeding import generator
@@ -70,7 +70,7 @@ def architecture(pair: bool = False) -> Architecture:
     return arch.with_blocks((*arch.blocks, spec)) if pair else arch
 
 
-def engine_of(model: Transformer, steps: int = 40, **changes: Any) -> tuple[Engine, Log]:
+def engine_of(model: Model, steps: int = 40, **changes: Any) -> tuple[Engine, Log]:
     config = TrainConfig(steps=steps, batch_size=BATCH, lr=1e-2, warmup_steps=4, eval_every=15, save_every=12)
     config = config.model_copy(update=changes)
     new = frozenset(name for name, _ in model.named_parameters() if name.startswith("blocks.p1"))
@@ -95,12 +95,12 @@ def engine_of(model: Transformer, steps: int = 40, **changes: Any) -> tuple[Engi
     return engine, Log(engine)
 
 
-def new_model(pair: bool = False) -> Transformer:
+def new_model(pair: bool = False) -> Model:
     arch = architecture(pair)
     return build_model(arch, initial_tensors(arch, 0), CPU)
 
 
-def weights(model: Transformer) -> dict[str, Tensor]:
+def weights(model: Model) -> dict[str, Tensor]:
     return {name: tensor.clone() for name, tensor in model.state_dict().items()}
 
 
@@ -137,7 +137,7 @@ def test_old_and_new_parameters_are_clipped_and_logged_apart() -> None:
 class PoisonAt(Counting):
     """From one step on the model's outputs, and so the loss and every gradient, are NaN."""
 
-    def __init__(self, model: Transformer, step: int) -> None:
+    def __init__(self, model: Model, step: int) -> None:
         self.step, self.factor = step, 1.0
         model.register_forward_hook(lambda module, args, output: output * self.factor)
 

@@ -11,8 +11,9 @@ import torch
 
 from ppdgrow.checkpoint import Checkpoint, RunFolder, write_checkpoint
 from ppdgrow.config.architecture import Architecture, ImageInput, TokenInput, new_architecture
+from ppdgrow.config.kinds import Task
 from ppdgrow.config.load import Layer, dump, resolve
-from ppdgrow.config.schema import ModelConfig, Task
+from ppdgrow.config.schema import ModelConfig
 from ppdgrow.config.state import Cost, DataIdentity, Environment, Ledger, TrainerState, Validation
 
 IDENTITY = DataIdentity(

@@ -9,7 +9,8 @@ from torch.utils.flop_counter import FlopCounterMode
 
 from ppdgrow.accounting import count_parameters, flops_per_token, half_steps
 from ppdgrow.config.architecture import Architecture, BlockSpec, ImageInput, TokenInput, new_architecture
-from ppdgrow.config.schema import ModelConfig, Task
+from ppdgrow.config.kinds import Task
+from ppdgrow.config.schema import ModelConfig
 from ppdgrow.errors import InvalidInputError
 from ppdgrow.nn.init import initial_tensors
 from ppdgrow.nn.model import build_model

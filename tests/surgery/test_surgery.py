@@ -10,7 +10,7 @@ from ppdgrow.config.architecture import Architecture, TokenInput, new_architectu
 from ppdgrow.config.schema import ModelConfig
 from ppdgrow.errors import ConfigError
 from ppdgrow.nn.init import initial_tensors
-from ppdgrow.nn.model import Transformer, build_model, tensor_shapes
+from ppdgrow.nn.model import build_model, tensor_shapes
 from ppdgrow.surgery import GrowthRequest, apply_plan, plan_growth, remove_blocks, select_pair, theta_digest, untie
 from ppdgrow.surgery.positions import resolve_positions
 
@@ -288,4 +288,4 @@ def test_theta_digest_sees_one_bit() -> None:
 def test_state_dict_names_are_the_tensor_names() -> None:
     arch = architecture()
     plan, _, _ = grow(arch, weights(arch), GrowthRequest())
-    assert set(Transformer(plan.architecture).state_dict()) == set(tensor_shapes(plan.architecture))
+    assert set(Model(plan.architecture).state_dict()) == set(tensor_shapes(plan.architecture))

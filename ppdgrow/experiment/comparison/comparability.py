@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from typing import Any
 
-from ppdgrow.config.architecture import TokenInput
+from ppdgrow.config.architecture import TokenInput, VectorInput
 from ppdgrow.errors import ConfigError, InvalidInputError
 from ppdgrow.experiment.comparison.history import RunHistory
 
@@ -46,6 +46,9 @@ def _identity(history: RunHistory) -> dict[str, Any]:
     identity |= {f"sha256 of the {split} split": digest for split, digest in data.sha256.items()}
     if isinstance(spec, TokenInput):
         identity["vocabulary size"] = spec.vocabulary_size
+    elif isinstance(spec, VectorInput):
+        identity["features"] = spec.features
+        identity["classes"] = spec.num_classes
     else:
         identity["image size"] = f"{spec.channels}x{spec.height}x{spec.width}"
         identity["classes"] = spec.num_classes

@@ -14,7 +14,7 @@ from ppdgrow.experiment.progressive.agenda import Agenda
 from ppdgrow.experiment.progressive.ladder import decision_lines, ladder, ledger_line
 from ppdgrow.experiment.progressive.round import Round
 from ppdgrow.experiment.start import Start, start_from
-from ppdgrow.nn.model import Transformer
+from ppdgrow.nn.model import Model
 
 
 @dataclass(frozen=True)
@@ -26,7 +26,7 @@ class Climb:
     agenda: Agenda
     layers: int
 
-    def finish(self, start: Start, model: Transformer | None, unfinished: dict[str, Any] | None) -> Ledger:
+    def finish(self, start: Start, model: Model | None, unfinished: dict[str, Any] | None) -> Ledger:
         """Train from `start` to the run's last step, growing where the agenda says so.
 
         Returns:
@@ -55,7 +55,7 @@ class Climb:
             leg = self._leg(start_from(read_checkpoint(newest)), None)
             self.course.narrator.milestone(ledger_line(leg.engine.ledger))
 
-    def _leg(self, start: Start, unfinished: dict[str, Any] | None, model: Transformer | None = None) -> Leg:
+    def _leg(self, start: Start, unfinished: dict[str, Any] | None, model: Model | None = None) -> Leg:
         return Leg(self.course, self.run, start, pair_lr=self._pair_lr(), unfinished=unfinished, model=model)
 
     def _own(self) -> list[Event]:

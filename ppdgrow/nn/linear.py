@@ -1,0 +1,95 @@
+"""Linear pairs: W and then its inverse, on the full vector, evaluated so that equal members cancel to the last bit.
+
+Shapes: a stream is `(..., D)`; the maps work on the halves joined.
+
+    y = x + W-^-1 ((W+ - W-) x)          = W-^-1 W+ x
+    x = y + W+^-1 ((W- - W+) y)
+
+A purely linear pair adds little expressive power: these kinds are controls. They are not folded.
+"""
+
+from __future__ import annotations
+
+from typing import Literal
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+from torch.nn.utils import parametrizations
+
+from ppdgrow.nn.stream import Halves, join, split
+
+
+class OrthogonalMap(nn.Module):
+    """An orthogonal D x D matrix W, which stays one while its parameters train; W^-1 is W^T.
+
+    W is the Cayley transform of a skew-symmetric matrix, by `torch.nn.utils.parametrizations.orthogonal`. Of torch's
+    three maps it was the fastest and the most accurate (see `tests/bench/bench_orthogonal.py`); it has no stored base,
+    so that all of W is in one tensor.
+    """
+
+    def __init__(self, width: int) -> None:
+        super().__init__()
+        self.map = parametrizations.orthogonal(
+            nn.Linear(width, width, bias=False), orthogonal_map="cayley", use_trivialization=False
+        )
+
+    def matrices(self) -> tuple[Tensor, Tensor]:
+        """W and W^-1, formed outside autocast in the type of the parameters."""
+        with torch.autocast(next(self.parameters()).device.type, enabled=False):
+            weight = self.map.weight
+        assert isinstance(weight, Tensor)
+        return weight, weight.mT
+
+
+class ScaledMap(nn.Module):
+    """An invertible D x D matrix W = Q diag(exp(s)) with the exact inverse diag(exp(-s)) Q^T."""
+
+    def __init__(self, width: int) -> None:
+        super().__init__()
+        self.rotation = OrthogonalMap(width)
+        self.log_scale = nn.Parameter(torch.empty(width))
+
+    def matrices(self) -> tuple[Tensor, Tensor]:
+        """W and W^-1."""
+        rotation, inverse = self.rotation.matrices()
+        return rotation * self.log_scale.exp(), (-self.log_scale).exp()[:, None] * inverse
+
+
+# The closed registry of linear pair kinds.
+LINEAR_KINDS: dict[str, type[OrthogonalMap] | type[ScaledMap]] = {"orthogonal": OrthogonalMap, "linear": ScaledMap}
+
+
+class LinearPair(nn.Module):
+    """W with theta+ (`plus`) and then W^-1 with theta- (`minus`; None while the pair is tied)."""
+
+    form: Literal["inverse"] = "inverse"
+
+    def __init__(self, plus: OrthogonalMap | ScaledMap, minus: OrthogonalMap | ScaledMap | None) -> None:
+        super().__init__()
+        self.plus = plus
+        self.minus = minus
+
+    @property
+    def tied(self) -> bool:
+        """True while both members share one parameter set."""
+        return self.minus is None
+
+    def forward(self, halves: Halves) -> Halves:
+        """Apply the pair."""
+        (plus, _), (minus, minus_inverse) = self._members()
+        return self._through(halves, plus - minus, minus_inverse)
+
+    def inverse(self, halves: Halves) -> Halves:
+        """Undo `forward`, up to rounding."""
+        (plus, plus_inverse), (minus, _) = self._members()
+        return self._through(halves, minus - plus, plus_inverse)
+
+    def _members(self) -> tuple[tuple[Tensor, Tensor], tuple[Tensor, Tensor]]:
+        plus = self.plus.matrices()
+        return plus, plus if self.minus is None else self.minus.matrices()
+
+    @staticmethod
+    def _through(halves: Halves, difference: Tensor, inverse: Tensor) -> Halves:
+        x = join(halves)
+        return split(x + F.linear(F.linear(x, difference), inverse))
