@@ -29,8 +29,10 @@ def run(
         str | None,
         typer.Option(
             metavar="KIND[,KIND..]",
-            help="Kind of the pairs: ffn (two MLPs) or attention (attention and MLP); the last of a list "
-            "repeats. [default: ffn]",
+            help="Kind of the pairs: ffn (two MLPs), attention, recurrent or convolution (that mixer and an MLP), "
+            "attention-first (attention if there is no such pair yet, else ffn), depthwise (each channel for itself), "
+            "orthogonal or linear (linear maps, which add little: controls). The last of a list repeats. "
+            "[default: ffn]",
             rich_help_panel=GROWTH,
         ),
     ] = None,

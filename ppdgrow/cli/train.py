@@ -34,7 +34,13 @@ def run(
         typer.Option("-o", metavar="KEY=VALUE", help="Set any recipe key; may be repeated.", rich_help_panel=RECIPE),
     ] = None,
     model: Annotated[
-        str | None, typer.Option("--model", metavar="FAMILY", help="Model family: transformer.", rich_help_panel=MODEL)
+        str | None,
+        typer.Option(
+            "--model",
+            metavar="FAMILY",
+            help="Model family: transformer, mlp (whole images) or sequence (a causal mixer that is not attention).",
+            rich_help_panel=MODEL,
+        ),
     ] = None,
     layers: Annotated[int | None, typer.Option(help="Layers of a new model.", rich_help_panel=MODEL)] = None,
     width: Annotated[int | None, typer.Option(help="Channels of the stream.", rich_help_panel=MODEL)] = None,

@@ -14,8 +14,8 @@ from torch import Tensor, nn
 
 from ppdgrow.engine.device import autocast
 from ppdgrow.nn.branches import OUTPUT_PROJECTION
-from ppdgrow.nn.coupling import Coupling, Pair
-from ppdgrow.nn.model import State
+from ppdgrow.nn.coupling import Coupling
+from ppdgrow.nn.model import AnyPair, State
 from ppdgrow.nn.stream import Halves, split
 
 # Names as they stand in reports. `bf16_autocast` leaves weights and stream in fp32, as training does.
@@ -46,7 +46,7 @@ def as_halves(state: State) -> Halves:
 
 
 @torch.no_grad()
-def cancellation(pair: Pair, state: State, dtype_name: str) -> Deviation | None:
+def cancellation(pair: AnyPair, state: State, dtype_name: str) -> Deviation | None:
     """Deviation of P(x) from x with weights and stream in one type; None where the device cannot run it."""
     dtype = DTYPES[dtype_name]
     member = copy.deepcopy(pair).to(dtype).eval()
@@ -62,7 +62,7 @@ def cancellation(pair: Pair, state: State, dtype_name: str) -> Deviation | None:
 
 
 @torch.no_grad()
-def round_trip(block: Coupling | Pair, state: State, dtype: torch.dtype) -> Deviation:
+def round_trip(block: Coupling | AnyPair, state: State, dtype: torch.dtype) -> Deviation:
     """Deviation of block^-1(block(x)) from x, computed in `dtype`."""
     module = copy.deepcopy(block).to(dtype).eval()
     a, b = (half.to(dtype) for half in as_halves(state))
@@ -83,7 +83,7 @@ def deviation(expected: Sequence[Tensor], found: Sequence[Tensor]) -> Deviation:
 
 
 @torch.no_grad()
-def activity(pair: Pair, state: State) -> float:
+def activity(pair: AnyPair, state: State) -> float:
     """|P(x) - x| / |x| in Euclidean norms: 0 for an identity."""
     x = as_halves(state)
     y = pair(x)
@@ -92,14 +92,14 @@ def activity(pair: Pair, state: State) -> float:
     return float(change.norm() / size.norm())
 
 
-def separation(pair: Pair) -> float:
+def separation(pair: AnyPair) -> float:
     """|theta+ - theta-| / |theta+|, the second member's sign unfolded: 0 while the pair is tied."""
     if pair.minus is None:
         return 0.0
     return _member_distance(pair, lambda parameter: parameter.detach(), sign=-1.0)
 
 
-def gradient_antisymmetry(pair: Pair) -> float | None:
+def gradient_antisymmetry(pair: AnyPair) -> float | None:
     """|grad+ + grad-| / |grad+| after a backward pass: 0 where the gradients are exact opposites.
 
     None if the first member's gradient is zero or missing, which would make any answer empty.
@@ -110,7 +110,7 @@ def gradient_antisymmetry(pair: Pair) -> float | None:
     return _member_distance(pair, lambda parameter: parameter.grad, sign=1.0)
 
 
-def _member_distance(pair: Pair, read: Callable[[nn.Parameter], Tensor | None], *, sign: float) -> float:
+def _member_distance(pair: AnyPair, read: Callable[[nn.Parameter], Tensor | None], *, sign: float) -> float:
     """|x+ + sign * x-| / |x+| over all parameters, where x- of a folded output projection has its sign turned."""
     assert pair.minus is not None
     squares, total = 0.0, 0.0
@@ -124,7 +124,7 @@ def _member_distance(pair: Pair, read: Callable[[nn.Parameter], Tensor | None], 
     return (squares / total) ** 0.5 if total else squares**0.5
 
 
-def separate_members(pair: Pair) -> None:
+def separate_members(pair: AnyPair) -> None:
     """Give a tied pair a second member, equal and unfolded, so that both members have gradients of their own."""
     if pair.minus is None:
         pair.minus = copy.deepcopy(pair.plus)

@@ -33,6 +33,7 @@ from ppdgrow.experiment.cancellation import (
 )
 from ppdgrow.experiment.setting import Setting, checkpoint_setting, load_parent, warn_of_changes
 from ppdgrow.nn.coupling import Coupling, Pair
+from ppdgrow.nn.linear import LinearPair
 from ppdgrow.nn.model import Model, State, build_model
 
 
@@ -157,11 +158,11 @@ def probe_model(
     for spec in model.architecture.blocks:
         module = modules[spec.id]
         single = double = None
-        if isinstance(module, Coupling | Pair):
+        if isinstance(module, Coupling | Pair | LinearPair):
             single = round_trip(module, states[spec.id], torch.float32)
             double = round_trip(module, states[spec.id], torch.float64)
         blocks.append(BlockReport(spec.id, _kind(spec), single, double, norms[spec.id]))
-        if isinstance(module, Pair) and single is not None:
+        if isinstance(module, Pair | LinearPair) and single is not None:
             measured = {name: cancellation(module, states[spec.id], name) for name in dtypes}
             pairs.append(
                 PairReport(
@@ -200,7 +201,7 @@ def _states(model: Model, batch: BatchLike, setting: Setting) -> dict[str, State
 def _gradients(model: Model, batch: BatchLike, setting: Setting) -> tuple[dict[str, float], dict[str, float | None]]:
     """Gradient norm per block, and per pair how far its members' gradients are from opposites."""
     separated = copy.deepcopy(model)
-    pairs = {block_id: block for block_id, block in separated.named_blocks() if isinstance(block, Pair)}
+    pairs = {block_id: block for block_id, block in separated.named_blocks() if isinstance(block, Pair | LinearPair)}
     for pair in pairs.values():
         separate_members(pair)
     with autocast(setting.device, setting.precision):

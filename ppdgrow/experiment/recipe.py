@@ -8,6 +8,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+from ppdgrow.config.kinds import FAMILIES
 from ppdgrow.config.load import Layer, Resolved, resolve
 from ppdgrow.config.schema import NOT_INHERITED, Recipe, flatten
 from ppdgrow.data import resolve_defaults
@@ -36,7 +37,27 @@ def resolve_training(parent: Parent | None, layers: Sequence[Layer]) -> Resolved
         resolved = resolved.replace(missing, "from the data")
     if parent is not None:
         _refuse_contradictions(parent, resolved)
+    model = resolved.recipe.model
+    fitting = FAMILIES[model.family].tasks
+    if model.task not in fitting:
+        families = [family for family, rules in FAMILIES.items() if model.task in rules.tasks]
+        raise ConfigError(
+            f"model.family {model.family} is for the task {' or '.join(fitting)}, but the task of this data is "
+            f"{model.task}: use --model {' or '.join(families)}, or other --data"
+        )
     return resolved
+
+
+def unused_keys(resolved: Resolved) -> list[str]:
+    """Model keys that somebody gave and that the family does not use."""
+    unused = {
+        "transformer": ("model.mixer",),
+        "mlp": ("model.mixer", "model.patch_size", "model.heads", "model.kernel_size", "model.tie_embeddings"),
+        "sequence": ("model.patch_size",),
+    }
+    return [
+        key for key in unused[resolved.recipe.model.family] if resolved.sources[key] not in ("default", "checkpoint")
+    ]
 
 
 def _refuse_contradictions(parent: Parent, resolved: Resolved) -> None:

@@ -11,9 +11,10 @@ import torch
 from torch import nn
 
 from ppdgrow.checkpoint import Checkpoint, RunFolder, lines_up_to, locate_checkpoint, manifest_digest, read_checkpoint
+from ppdgrow.config.architecture import InputSpec
 from ppdgrow.config.kinds import Task
 from ppdgrow.config.load import Layer, Resolved, read_yaml, resolve
-from ppdgrow.config.schema import DataConfig, Recipe
+from ppdgrow.config.schema import DataConfig, ModelConfig, Recipe
 from ppdgrow.config.state import TrainerState, Validation
 from ppdgrow.console import Narrator
 from ppdgrow.data import Dataset, Split, open_dataset
@@ -119,6 +120,11 @@ class Setting:
         return evaluation.figures(self.dataset.bytes_per_token(split), tokens=self.recipe.model.task != "classify")
 
 
+def input_spec_of(dataset: Dataset, model: ModelConfig) -> InputSpec:
+    """What a model of this recipe reads; an `mlp` reads whole images, so that no patch size matters."""
+    return dataset.input_spec(1 if model.family == "mlp" else model.patch_size)
+
+
 def task_of(recipe: Recipe) -> Task:
     """The task of a recipe whose defaults from the data are filled in."""
     if recipe.model.task is None:
@@ -157,7 +163,7 @@ def check_input(dataset: Dataset, parent: Parent) -> None:
     Raises:
         ConfigError: it has not; the message names both.
     """
-    found = dataset.input_spec(parent.recipe.model.patch_size)
+    found = input_spec_of(dataset, parent.recipe.model)
     expected = parent.checkpoint.architecture.input
     if found != expected:
         raise ConfigError(

@@ -15,7 +15,7 @@ from ppdgrow.console import Narrator
 from ppdgrow.data import Dataset
 from ppdgrow.errors import InvalidInputError
 from ppdgrow.experiment.lineage import trim_lineage
-from ppdgrow.experiment.setting import Parent, changed_splits, task_of
+from ppdgrow.experiment.setting import Parent, changed_splits, input_spec_of, task_of
 from ppdgrow.nn.init import initial_tensors
 from ppdgrow.surgery import untie
 
@@ -36,7 +36,7 @@ class Start:
 def first_start(parent: Parent | None, recipe: Recipe, dataset: Dataset) -> Start:
     """The start of a run that has no state of its own yet. Tied pairs of a parent are untied here."""
     if parent is None:
-        architecture = new_architecture(recipe.model, task_of(recipe), dataset.input_spec(recipe.model.patch_size))
+        architecture = new_architecture(recipe.model, task_of(recipe), input_spec_of(dataset, recipe.model))
         tensors = dict(initial_tensors(architecture, recipe.train.seed))
         return Start(architecture, tensors, {}, {}, 0, 0.0, Ledger())
     start = start_from(parent.checkpoint)

@@ -25,7 +25,7 @@ from ppdgrow.experiment.output import check_place, finished, holds_something, sa
 from ppdgrow.experiment.progressive.agenda import Agenda, check_agenda, check_examples
 from ppdgrow.experiment.progressive.climb import Climb
 from ppdgrow.experiment.progressive.ladder import ledger_line
-from ppdgrow.experiment.recipe import default_folder, resolve_training
+from ppdgrow.experiment.recipe import default_folder, resolve_training, unused_keys
 from ppdgrow.experiment.recorder import train_document
 from ppdgrow.experiment.setting import Parent, Setting, check_input, load_parent, task_of, warn_of_changes
 from ppdgrow.experiment.start import Start, first_start, resume
@@ -96,6 +96,8 @@ class _Training:
         dataset = open_dataset(recipe.data, task_of(recipe), tokenizer)
         if self.parent is not None:
             check_input(dataset, self.parent)
+        for key in unused_keys(self.resolved):
+            self.narrator.say(f"{key} does nothing in the family {recipe.model.family}")
         start = first_start(self.parent, recipe, dataset)
         agenda = Agenda(recipe.growth, self.first, self.last, recipe.train.eval_every)
         check_agenda(agenda, start.architecture)

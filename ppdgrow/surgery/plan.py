@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from typing import get_args
 
 from ppdgrow.config.architecture import Architecture, BlockSpec
 from ppdgrow.config.growth import Method, Moments, Source
-from ppdgrow.config.kinds import FAMILIES, PairKind
+from ppdgrow.config.kinds import FAMILIES, LINEAR, PairKind
 from ppdgrow.errors import ConfigError
 from ppdgrow.nn.branches import OUTPUT_PROJECTION
 from ppdgrow.nn.model import tensor_shapes
@@ -49,10 +49,10 @@ class GrowthRequest:
                 kind = architecture.layer_kind
             known = next((name for name in fitting if name == kind), None)
             if known is None:
-                what = (
-                    f"does not fit the family {architecture.family!r}" if kind in get_args(PairKind) else "is unknown"
-                )
-                raise ConfigError(f"pair kind {kind!r} {what}: expected one of {', '.join(fitting)}")
+                expected = f"expected one of {', '.join(fitting)}"
+                if kind in get_args(PairKind):
+                    raise ConfigError(f"pair kind {kind!r} does not fit the family {architecture.family!r}: {expected}")
+                raise ConfigError(f"unknown pair kind {kind!r}: {expected}")
             chosen.append(known)
         return tuple(chosen)
 
@@ -120,7 +120,7 @@ def _plan_pairs(architecture: Architecture, request: GrowthRequest, step: int, u
         for block_id, kind in zip(ids, kinds, strict=True)
     )
     grown = _insert(architecture, places, specs)
-    tensors = _tensors_by_prefix(grown)
+    names = tuple(tensor_shapes(grown))
     origins: list[Origin] = []
     notes: dict[str, None] = {}
     for place, spec in zip(places, specs, strict=True):
@@ -130,8 +130,10 @@ def _plan_pairs(architecture: Architecture, request: GrowthRequest, step: int, u
                 old = nearest_branch(architecture, place, branch)
                 notes.update(dict.fromkeys(_source_note(request, branch, old)))
             origins += branch_origins(
-                branch, old, tensors[branch.prefix], width=architecture.width, scale=request.scale
+                branch, old, _below(names, branch.prefix), width=architecture.width, scale=request.scale
             )
+    if request.scale != 1.0 and any(kind in LINEAR for kind in kinds):
+        notes["pairs of linear maps have no output projections: --scale does not apply to them"] = None
     return GrowthPlan(grown, tuple(origins), ids, kinds, places, tuple(notes))
 
 
@@ -173,7 +175,7 @@ def _plan_copies(architecture: Architecture, request: GrowthRequest, step: int, 
     if not layers:
         raise ConfigError(f"method {request.method} copies ordinary layers, and the model has none")
     places, per_place, ids, specs, grown = _new_layers(architecture, request, step, used_ids)
-    tensors = _tensors_by_prefix(grown)
+    names = tuple(tensor_shapes(grown))
     origins: list[Origin] = []
     new_ids = iter(ids)
     for place, count in zip(places, per_place, strict=True):
@@ -183,7 +185,7 @@ def _plan_copies(architecture: Architecture, request: GrowthRequest, step: int, 
             old = architecture.blocks[chosen[number % len(chosen)]]
             new = next(new_ids)
             for role in ("f", "g"):
-                for tensor in tensors[f"blocks.{new}.{role}"]:
+                for tensor in _below(names, f"blocks.{new}.{role}"):
                     name, source = f"blocks.{new}.{role}.{tensor}", f"blocks.{old.id}.{role}.{tensor}"
                     output = tensor in OUTPUT_PROJECTION
                     if output and request.method == "zero":
@@ -202,7 +204,7 @@ def _plan_copies(architecture: Architecture, request: GrowthRequest, step: int, 
 
 def _plan_fresh(architecture: Architecture, request: GrowthRequest, step: int, used_ids: frozenset[str]) -> GrowthPlan:
     places, per_place, ids, specs, grown = _new_layers(architecture, request, step, used_ids)
-    tensors = _tensors_by_prefix(grown)
+    names = tuple(tensor_shapes(grown))
     origins = [
         Origin(
             f"blocks.{block_id}.{role}.{tensor}",
@@ -211,7 +213,7 @@ def _plan_fresh(architecture: Architecture, request: GrowthRequest, step: int, u
         )
         for block_id in ids
         for role in ("f", "g")
-        for tensor in tensors[f"blocks.{block_id}.{role}"]
+        for tensor in _below(names, f"blocks.{block_id}.{role}")
     ]
     return GrowthPlan(
         grown,
@@ -272,10 +274,6 @@ def _insert(architecture: Architecture, places: tuple[int, ...], specs: tuple[Bl
     return architecture.with_blocks(tuple(blocks))
 
 
-def _tensors_by_prefix(architecture: Architecture) -> dict[str, list[str]]:
-    """`blocks.p1.plus.f` -> [`norm.weight`, ...], for every branch of a model."""
-    tensors: dict[str, list[str]] = {}
-    for name in tensor_shapes(architecture):
-        *prefix, module, parameter = name.split(".")
-        tensors.setdefault(".".join(prefix), []).append(f"{module}.{parameter}")
-    return tensors
+def _below(names: Iterable[str], prefix: str) -> list[str]:
+    """Tensor names relative to a prefix: `norm.weight`, .. below `blocks.p1.plus.f`."""
+    return [name.removeprefix(f"{prefix}.") for name in names if name.startswith(f"{prefix}.")]

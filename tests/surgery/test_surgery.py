@@ -10,7 +10,7 @@ from ppdgrow.config.architecture import Architecture, TokenInput, new_architectu
 from ppdgrow.config.schema import ModelConfig
 from ppdgrow.errors import ConfigError
 from ppdgrow.nn.init import initial_tensors
-from ppdgrow.nn.model import build_model, tensor_shapes
+from ppdgrow.nn.model import Model, build_model, tensor_shapes
 from ppdgrow.surgery import GrowthRequest, apply_plan, plan_growth, remove_blocks, select_pair, theta_digest, untie
 from ppdgrow.surgery.positions import resolve_positions
 
@@ -270,7 +270,7 @@ def test_bad_requests_are_refused(stream: str, request_: GrowthRequest, says: st
 def test_a_width_that_pairs_cannot_halve_is_refused() -> None:
     arch = architecture("residual", width=18, heads=6)
     with pytest.raises(ConfigError, match="use a multiple of 12"):
-        plan_growth(arch, GrowthRequest(), step=1)
+        plan_growth(arch, GrowthRequest(kinds=("attention",)), step=1)
 
 
 def test_theta_digest_sees_one_bit() -> None:
