@@ -7,7 +7,7 @@ also where a causal mask hides half of them), as `torch.utils.flop_counter` does
 from __future__ import annotations
 
 from ppdgrow.config.architecture import Architecture, BlockSpec, ImageInput, TokenInput, VectorInput
-from ppdgrow.config.kinds import LINEAR, BranchName, branches_of
+from ppdgrow.config.kinds import LINEAR, branches_of
 
 BACKWARD_FACTOR = 3  # forward plus a backward pass of twice its cost
 
@@ -110,7 +110,7 @@ def _norm(architecture: Architecture, channels: int) -> int:
     return channels * (2 if architecture.norm == "layer" else 1)
 
 
-def _branch_parameters(architecture: Architecture, branch: BranchName, channels: int) -> int:
+def _branch_parameters(architecture: Architecture, branch: str, channels: int) -> int:
     square, hidden, taps = channels**2, architecture.ffn_multiplier * channels, architecture.kernel_size
     own = {
         "mlp": 2 * channels * hidden + hidden + channels,
@@ -123,7 +123,7 @@ def _branch_parameters(architecture: Architecture, branch: BranchName, channels:
     return _norm(architecture, channels) + own[branch]
 
 
-def _branch_flops(architecture: Architecture, branch: BranchName, channels: int) -> int:
+def _branch_flops(architecture: Architecture, branch: str, channels: int) -> int:
     square, taps = channels**2, architecture.kernel_size
     convolution = 2 * taps * channels if taps > 1 else 0
     return {

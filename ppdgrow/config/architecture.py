@@ -9,7 +9,7 @@ from typing import Annotated, Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, TypeAdapter, model_validator
 
-from ppdgrow.config.kinds import FAMILIES, Family, PairKind, Task, branches_of
+from ppdgrow.config.kinds import FAMILIES, Family, Task, branches_of
 from ppdgrow.config.schema import ModelConfig, StreamName
 
 PairState = Literal["tied", "untied"]
@@ -73,7 +73,7 @@ class BlockSpec(_Frozen):
 
     id: Annotated[str, Field(pattern=r"^[lp][1-9][0-9]{0,8}$")]
     type: Literal["layer", "pair"]
-    kind: PairKind
+    kind: str
     state: PairState | None = None
     born: Annotated[int, Field(ge=0)] = 0
 
@@ -130,11 +130,10 @@ class Architecture(_Frozen):
         return self
 
     @property
-    def layer_kind(self) -> PairKind:
-        """The kind of the model's layers (the family's own where every layer is gone)."""
+    def layer_kind(self) -> str:
+        """The kind of the model's layers (the family's first where every layer is gone)."""
         layers = [block.kind for block in self.blocks if block.type == "layer"]
-        own: dict[str, PairKind] = {"transformer": "attention", "mlp": "ffn", "sequence": "recurrent"}
-        return layers[0] if layers else own[self.family]
+        return layers[0] if layers else FAMILIES[self.family].layers[0]
 
     @property
     def layer_width(self) -> int:
@@ -193,8 +192,7 @@ def new_architecture(model: ModelConfig, task: Task, input_spec: InputSpec) -> A
     )
 
 
-def layer_kind(model: ModelConfig) -> PairKind:
+def layer_kind(model: ModelConfig) -> str:
     """The kind of the layers of a new model."""
-    kinds: dict[str, PairKind] = {"transformer": "attention", "mlp": "ffn"}
-    mixers: dict[str, PairKind] = {"recurrence": "recurrent", "convolution": "convolution"}
-    return kinds.get(model.family) or mixers[model.mixer]
+    mixers = {"recurrence": "recurrent", "convolution": "convolution"}
+    return mixers[model.mixer] if model.family == "sequence" else FAMILIES[model.family].layers[0]

@@ -7,7 +7,7 @@ from typing import Annotated, Any, Literal, get_args
 
 from pydantic import AfterValidator, Field, field_validator, model_validator
 
-from ppdgrow.config.kinds import PairName
+from ppdgrow.config.kinds import PAIR_NAMES, PairName
 from ppdgrow.config.section import PositiveInt, Section
 
 Source = Literal["copy", "slice", "random"]
@@ -131,9 +131,9 @@ def candidate_of_word(word: str) -> dict[str, str]:
         return {"method": word}
     if word in NAMED_POSITIONS or word[:1].isdigit():
         return {"position": word}
-    if all(kind.strip() in get_args(PairName) for kind in word.split(",")):
+    if all(kind.strip() in PAIR_NAMES for kind in word.split(",")):
         return {"pair": word}
-    known = (*get_args(PairName), *get_args(Method), *NAMED_POSITIONS)
+    known = (*PAIR_NAMES, *get_args(Method), *NAMED_POSITIONS)
     raise ValueError(f"found {word!r}, expected one of {', '.join(known)}, or keys such as {{pair: ffn, pairs: 2}}")
 
 

@@ -1,66 +1,81 @@
 """The closed registry of kinds: what blocks are made of, and which of them fit which model family.
 
-A kind is one line here, its branches one class each in `nn.branches` and one cost in `accounting`.
+A new kind is one line in `KINDS`; a new branch one class and one line in `nn.branches`, and one cost in `accounting`.
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Literal
+from typing import Annotated, Literal
+
+from pydantic import AfterValidator
 
 Family = Literal["transformer", "mlp", "sequence"]
 Task = Literal["lm", "mlm", "classify"]
-BranchName = Literal["mlp", "attention", "recurrence", "convolution", "depthwise", "affine"]
-PairKind = Literal["ffn", "attention", "depthwise", "recurrent", "convolution", "orthogonal", "linear"]
-# What `--pair` takes: kinds, and a rule that picks one.
-PairName = Literal[
-    "ffn", "attention", "attention-first", "depthwise", "recurrent", "convolution", "orthogonal", "linear"
-]
 
-# The branches f and g of each coupling kind.
-COUPLINGS: dict[str, tuple[BranchName, BranchName]] = {
-    "ffn": ("mlp", "mlp"),
-    "attention": ("attention", "mlp"),
-    "recurrent": ("recurrence", "mlp"),
-    "convolution": ("convolution", "mlp"),
-    "depthwise": ("depthwise", "depthwise"),
+TOKENS = ("transformer", "sequence")
+ALL = ("transformer", "mlp", "sequence")
+# A rule that picks a kind, where `--pair` takes one.
+ATTENTION_FIRST = "attention-first"
+
+
+@dataclass(frozen=True)
+class Kind:
+    """The branches f and g of a coupling, or none for a pair of linear maps; and the families that take such pairs."""
+
+    branches: tuple[str, str] | None
+    families: tuple[str, ...]
+
+
+KINDS: dict[str, Kind] = {
+    "ffn": Kind(("mlp", "mlp"), ALL),
+    "attention": Kind(("attention", "mlp"), TOKENS),
+    "recurrent": Kind(("recurrence", "mlp"), TOKENS),
+    "convolution": Kind(("convolution", "mlp"), TOKENS),
+    "depthwise": Kind(("depthwise", "depthwise"), ALL),
+    "orthogonal": Kind(None, ALL),
+    "linear": Kind(None, ALL),
 }
-# Pairs of linear maps on the full vector: no branches, no coupling.
-LINEAR = ("orthogonal", "linear")
+COUPLINGS = {name: kind.branches for name, kind in KINDS.items() if kind.branches is not None}
+LINEAR = tuple(name for name, kind in KINDS.items() if kind.branches is None)
+PAIR_NAMES = (*KINDS, ATTENTION_FIRST)
 
 
 @dataclass(frozen=True)
 class FamilyRules:
-    """What a family is made of: kinds of its layers (the first is the default), of its pairs, and its tasks."""
+    """What a family is made of: the kinds of its layers (the first is the default), and its tasks."""
 
+    name: str
     layers: tuple[str, ...]
-    pairs: tuple[PairKind, ...]
     tasks: tuple[Task, ...]
 
+    @property
+    def pairs(self) -> tuple[str, ...]:
+        """The kinds of pairs that fit."""
+        return tuple(name for name, kind in KINDS.items() if self.name in kind.families)
 
-TOKEN_PAIRS: tuple[PairKind, ...] = (
-    "ffn",
-    "attention",
-    "depthwise",
-    "recurrent",
-    "convolution",
-    "orthogonal",
-    "linear",
-)
+
 FAMILIES: dict[str, FamilyRules] = {
-    "transformer": FamilyRules(("attention",), TOKEN_PAIRS, ("lm", "mlm", "classify")),
-    "mlp": FamilyRules(("ffn",), ("ffn", "depthwise", "orthogonal", "linear"), ("classify",)),
-    "sequence": FamilyRules(("recurrent", "convolution"), TOKEN_PAIRS, ("lm",)),
+    "transformer": FamilyRules("transformer", ("attention",), ("lm", "mlm", "classify")),
+    "mlp": FamilyRules("mlp", ("ffn",), ("classify",)),
+    "sequence": FamilyRules("sequence", ("recurrent", "convolution"), ("lm",)),
 }
 
 
-def branches_of(family: str, kind: str) -> tuple[BranchName, ...]:
+def branches_of(family: str, kind: str) -> tuple[str, ...]:
     """The branches of a kind in a family: f and g, or none for a pair of linear maps.
 
     On the plain vectors of `mlp` there is no token axis: `depthwise` is an affine map there.
     """
-    if kind in LINEAR:
-        return ()
     if family == "mlp" and kind == "depthwise":
         return ("affine", "affine")
-    return COUPLINGS[kind]
+    return KINDS[kind].branches or ()
+
+
+def _check_pair_name(name: str) -> str:
+    if name in PAIR_NAMES:
+        return name
+    raise ValueError(f"found {name!r}, expected one of {', '.join(PAIR_NAMES)}")
+
+
+PairName = Annotated[str, AfterValidator(_check_pair_name)]

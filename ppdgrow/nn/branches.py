@@ -15,7 +15,6 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from ppdgrow.config.kinds import BranchName
 from ppdgrow.nn.scan import gated_scan
 
 OUTPUT_PROJECTION = ("out.weight", "out.bias")
@@ -166,7 +165,7 @@ class DepthwiseLinear(nn.Module):
 
 
 # The closed registry of branches by name.
-BRANCHES: dict[BranchName, type[Branch]] = {
+BRANCHES: dict[str, type[Branch]] = {
     "mlp": MLP,
     "attention": Attention,
     "recurrence": Recurrence,
@@ -186,9 +185,7 @@ class TwoBranches(nn.Module):
         dropout: on the outputs of the branches, while training.
     """
 
-    def __init__(
-        self, branches: tuple[BranchName, BranchName], config: BranchConfig, *, causal: bool, dropout: float = 0.0
-    ) -> None:
+    def __init__(self, branches: tuple[str, str], config: BranchConfig, *, causal: bool, dropout: float = 0.0) -> None:
         super().__init__()
         f, g = branches
         self.f, self.g = BRANCHES[f](config), BRANCHES[g](config)

@@ -5,11 +5,10 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
-from typing import get_args
 
 from ppdgrow.config.architecture import Architecture, BlockSpec
 from ppdgrow.config.growth import Method, Moments, Source
-from ppdgrow.config.kinds import FAMILIES, LINEAR, PairKind
+from ppdgrow.config.kinds import ATTENTION_FIRST, FAMILIES, KINDS, LINEAR
 from ppdgrow.errors import ConfigError
 from ppdgrow.nn.branches import OUTPUT_PROJECTION
 from ppdgrow.nn.model import tensor_shapes
@@ -29,7 +28,7 @@ class GrowthRequest:
     method: Method = "pair"
     moments: Moments = "copy_v"
 
-    def kinds_for(self, architecture: Architecture) -> tuple[PairKind, ...]:
+    def kinds_for(self, architecture: Architecture) -> tuple[str, ...]:
         """The kind of each pair; the last of the list repeats.
 
         `attention-first` is attention if the model has no attention pair yet, else ffn; `recurrent` is the mixer of a
@@ -39,21 +38,20 @@ class GrowthRequest:
             ConfigError: a kind is unknown, or does not fit the family.
         """
         fitting = FAMILIES[architecture.family].pairs
-        chosen: list[PairKind] = []
+        chosen: list[str] = []
         for index in range(self.pairs):
             kind = self.kinds[min(index, len(self.kinds) - 1)]
-            if kind == "attention-first":
+            if kind == ATTENTION_FIRST:
                 attended = "attention" in (*(block.kind for block in architecture.pairs), *chosen)
                 kind = "ffn" if attended else "attention"
             if kind == "recurrent" and architecture.family == "sequence":
                 kind = architecture.layer_kind
-            known = next((name for name in fitting if name == kind), None)
-            if known is None:
+            if kind not in fitting:
                 expected = f"expected one of {', '.join(fitting)}"
-                if kind in get_args(PairKind):
+                if kind in KINDS:
                     raise ConfigError(f"pair kind {kind!r} does not fit the family {architecture.family!r}: {expected}")
                 raise ConfigError(f"unknown pair kind {kind!r}: {expected}")
-            chosen.append(known)
+            chosen.append(kind)
         return tuple(chosen)
 
 
@@ -137,7 +135,7 @@ def _plan_pairs(architecture: Architecture, request: GrowthRequest, step: int, u
     return GrowthPlan(grown, tuple(origins), ids, kinds, places, tuple(notes))
 
 
-def _check_pair_fit(architecture: Architecture, request: GrowthRequest, kinds: tuple[PairKind, ...]) -> None:
+def _check_pair_fit(architecture: Architecture, request: GrowthRequest, kinds: tuple[str, ...]) -> None:
     if architecture.width % 2:
         raise ConfigError(f"width {architecture.width} cannot take pairs, which work on halves: use an even width")
     if "attention" in kinds and architecture.width % (2 * architecture.heads):
