@@ -7,8 +7,11 @@ import subprocess
 from pathlib import Path
 
 import pytest
+import torch
 
 from ppdgrow.config.load import Layer, read_yaml, resolve
+from ppdgrow.nn import branches
+from ppdgrow.nn.coupling import Coupling, Pair
 
 ROOT = Path(__file__).parent.parent
 RECIPES = sorted((ROOT / "recipes").glob("*.yaml"))
@@ -40,3 +43,18 @@ def test_the_gate_runs_the_test_command_of_the_readme() -> None:
     assert "sh tests/run.sh" in (ROOT / ".ci" / "run").read_text()
     assert "sh tests/run.sh" in (ROOT / "README.md").read_text()
     assert "sh recipes/quickstart.sh" in (ROOT / "README.md").read_text()
+
+
+def test_the_branch_of_the_readme_is_one(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The example class as it stands there, entered into the registry, cancels to the last bit."""
+    (block,) = re.findall(r"^```python\n(.*?)^```", (ROOT / "README.md").read_text(), flags=re.MULTILINE | re.DOTALL)
+    namespace = dict(vars(branches))
+    exec(block, namespace)
+    monkeypatch.setitem(branches.BRANCHES, "gate", namespace["Gate"])
+    config = branches.BranchConfig(8, heads=2, ffn_multiplier=4, kernel_size=4, norm="layer")
+    pair = Pair(Coupling(("gate", "mlp"), config, causal=True), None, "inverse")
+    for parameter in pair.parameters():
+        torch.nn.init.normal_(parameter, std=0.3)
+    x = torch.randn(2, 5, 8), torch.randn(2, 5, 8)
+    assert all(torch.equal(before, after) for before, after in zip(x, pair(x), strict=True))
+    assert not torch.equal(pair.plus(x)[0], x[0]), "the branch does something"

@@ -42,8 +42,8 @@ def resolve_training(parent: Parent | None, layers: Sequence[Layer]) -> Resolved
     if model.task not in fitting:
         families = [family for family, rules in FAMILIES.items() if model.task in rules.tasks]
         raise ConfigError(
-            f"model.family {model.family} is for the task {' or '.join(fitting)}, but the task of this data is "
-            f"{model.task}: use --model {' or '.join(families)}, or other --data"
+            f"model.family {model.family} is for the task {' or '.join(fitting)}, but the task is {model.task} "
+            f"({resolved.sources['model.task']}): use --model {' or '.join(families)}, or another task or data"
         )
     return resolved
 
