@@ -13,7 +13,7 @@ import torch
 from conftest import TINY, Command
 
 from ppdgrow.checkpoint import RunFolder, read_checkpoint, read_config, read_jsonl, write_checkpoint
-from ppdgrow.experiment.probe import probe_model
+from ppdgrow.experiment.probing.probe import probe_model
 from ppdgrow.experiment.setting import checkpoint_setting, load_parent
 from ppdgrow.nn.coupling import Pair
 from ppdgrow.nn.model import build_model

@@ -1,0 +1,161 @@
+"""The picture of a probe: gradient norm and activity of each block, in the order in which blocks are applied.
+
+Kinds differ in colour, in lightness and in marker, so that the picture survives a grey printer and colour-blind eyes;
+its background is white, so that it can be read on a dark page. Matplotlib is imported only here, and only when used.
+"""
+
+from __future__ import annotations
+
+import io
+import math
+import os
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from ppdgrow.atomic import TEMPORARY_PREFIX, fsync_path
+from ppdgrow.errors import ConfigError, StorageError
+from ppdgrow.experiment.probing.report import IDLE_ACTIVITY, BlockReport
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+
+SUFFIXES = (".svg", ".png")
+# Colour and marker by kind of block: Okabe & Ito 2008, from dark to light, and an open circle for ordinary layers.
+INK = "#222222"
+STYLES: dict[str, tuple[str, str]] = {
+    "layer": ("none", "o"),
+    "ffn pair": ("#0072B2", "s"),
+    "attention pair": ("#D55E00", "^"),
+    "recurrent pair": ("#009E73", "D"),
+    "convolution pair": ("#CC79A7", "v"),
+    "depthwise pair": ("#E69F00", "P"),
+    "orthogonal pair": ("#000000", "X"),
+    "linear pair": ("#F0E442", "*"),
+}
+MAX_LABELS = 40
+WIDE_RANGE = 30.0
+
+
+def check_plot(path: Path) -> None:
+    """Refuse a picture that could not be written, before any work.
+
+    Raises:
+        ConfigError: the suffix is unknown, or matplotlib is not installed.
+        StorageError: the folder is not there, or the path is one.
+    """
+    if path.suffix.lower() not in SUFFIXES:
+        raise ConfigError(f"--plot {str(path)!r}: expected a file name that ends with {' or '.join(SUFFIXES)}")
+    if not path.parent.is_dir():
+        raise StorageError(f"--plot {str(path)!r}: the folder {str(path.parent)!r} does not exist; make it first")
+    if path.is_dir():
+        raise StorageError(f"--plot {str(path)!r} is a folder: choose another file name")
+    try:
+        import matplotlib.figure  # noqa: F401
+    except ImportError:
+        raise ConfigError(
+            "--plot draws with matplotlib, which is not installed: pip install 'ppdgrow[plot]', or leave --plot out"
+        ) from None
+
+
+def write_plot(blocks: Sequence[BlockReport], path: Path, *, title: str) -> None:
+    """Draw the blocks and replace `path` by the picture, whole or not at all.
+
+    Raises:
+        StorageError: the file system refused; an older file is left as it was.
+    """
+    picture = draw(blocks, path.suffix.lower().removeprefix("."), title=title)
+    temporary = path.with_name(f"{TEMPORARY_PREFIX}{os.getpid()}-{path.name}")
+    try:
+        try:
+            temporary.write_bytes(picture)
+            fsync_path(temporary)
+            temporary.replace(path)
+        finally:
+            temporary.unlink(missing_ok=True)
+    except OSError as error:
+        raise StorageError(f"cannot write --plot {str(path)!r}: {error.strerror or error}") from error
+
+
+def draw(blocks: Sequence[BlockReport], file_format: str, *, title: str) -> bytes:
+    """The bytes of the picture; the same blocks give the same bytes."""
+    import matplotlib
+    from matplotlib.figure import Figure
+
+    style = matplotlib.rc_context(
+        {
+            "svg.hashsalt": "ppdgrow",
+            "font.size": 9,
+            "text.color": INK,
+            "axes.edgecolor": INK,
+            "axes.labelcolor": INK,
+            "xtick.color": INK,
+            "ytick.color": INK,
+        }
+    )
+    with style:
+        figure = Figure(figsize=(min(16.0, 4.0 + 0.3 * len(blocks)), 5.0), layout="constrained", facecolor="white")
+        upper, lower = figure.subplots(2, 1, sharex=True)
+        _panel(upper, blocks, lambda block: block.gradient_norm, "gradient norm")
+        _panel(lower, blocks, lambda block: block.activity, "activity  |B(x) - x| / |x|")
+        _axis_of_activity(lower, blocks)
+        _axis_of_blocks(lower, blocks)
+        figure.suptitle(title, parse_math=False)  # a folder may be called $x$
+        figure.legend(*upper.get_legend_handles_labels(), loc="outside lower center", ncols=4, frameon=False)
+        page = io.BytesIO()
+        figure.savefig(page, format=file_format, dpi=160, metadata={"Date": None} if file_format == "svg" else None)
+    return page.getvalue()
+
+
+def _panel(axes: Axes, blocks: Sequence[BlockReport], read: Callable[[BlockReport], float], name: str) -> None:
+    """One figure per block, joined by a thin line, marked by kind; what is not finite is left out."""
+    values = [read(block) for block in blocks]
+    shown = [value if math.isfinite(value) else math.nan for value in values]
+    axes.plot(range(len(blocks)), shown, color="#999999", linewidth=0.8, zorder=1)
+    for kind, (colour, marker) in STYLES.items():
+        places = [place for place, block in enumerate(blocks) if block.kind == kind]
+        if places:
+            axes.scatter(
+                places,
+                [shown[place] for place in places],
+                s=48,
+                marker=marker,
+                facecolors="white" if colour == "none" else colour,
+                edgecolors=INK,
+                linewidths=0.8,
+                label=kind,
+                zorder=2,
+            )
+    finite = [value for value in values if math.isfinite(value)]
+    if finite and 0 < min(finite) * WIDE_RANGE < max(finite):
+        axes.set_yscale("log")
+    else:
+        axes.set_ylim(bottom=0)
+    axes.set_ylabel(name)
+    axes.grid(axis="y", color="#DDDDDD", linewidth=0.6)
+    axes.set_axisbelow(True)
+    axes.spines[["top", "right"]].set_visible(False)
+
+
+def _axis_of_activity(axes: Axes, blocks: Sequence[BlockReport]) -> None:
+    """Where a pair is next to an identity, the axis shows by how much: linear below the idle threshold, log above."""
+    if any(block.activity < WIDE_RANGE * IDLE_ACTIVITY for block in blocks if block.kind != "layer"):
+        axes.set_yscale("symlog", linthresh=IDLE_ACTIVITY)
+        axes.set_ylim(bottom=-IDLE_ACTIVITY / 10)
+        axes.axhline(IDLE_ACTIVITY, color=INK, linewidth=0.8, linestyle="--", zorder=1)
+        axes.annotate(
+            f"idle below {IDLE_ACTIVITY:g}",
+            (1, IDLE_ACTIVITY),
+            xycoords=("axes fraction", "data"),
+            xytext=(0, 3),
+            textcoords="offset points",
+            horizontalalignment="right",
+            fontsize=8,
+        )
+
+
+def _axis_of_blocks(axes: Axes, blocks: Sequence[BlockReport]) -> None:
+    stride = -(-len(blocks) // MAX_LABELS)
+    places = range(0, len(blocks), stride)
+    axes.set_xticks(places, [blocks[place].id for place in places], rotation=90 if len(blocks) > 16 else 0)
+    axes.set_xlabel("block, in order of application")

@@ -1,0 +1,106 @@
+"""How far rounding alone may take an inverse from its input, and an orthogonal matrix from being one.
+
+A correct inverse recomputes the branch terms of the forward pass and takes them away again. With u the unit roundoff
+of the stream's type, M the largest entry of the stream, and r = max |branch term| / M:
+
+1. Each stored sum or difference is off by at most u times its magnitude, which no step takes beyond (1 + r) M.
+2. A branch is accumulated in a type of unit roundoff v (fp32 for bf16 and fp16, else v = u). Its longest inner product
+   has K terms, and their rounding errors add up as a random walk (Higham & Mary 2019): sqrt(K) v of its term. In a
+   linear pair W^-1 multiplies what W has rounded: k times that, with k its condition number (1 everywhere else).
+3. A branch that reads a value which is off by e returns a term that is off by about r e. So each of the S branch
+   evaluations that read recomputed values takes the error from e to (1 + r) e. S is 1 in a coupling (g reads exact
+   bits, f does not), 2 in a pair (g, then f; the second f reads exact bits), and 1 in a linear pair.
+
+Together, relative to M:
+
+    bound = c (u + k sqrt(K) v) (1 + r)^(S + 1)        c = 8
+
+c stands for the handful of sums on the way (at most 6) and for branches that are not perfectly conditioned.
+A wrong inverse is off by the branch terms themselves, about r: beyond the bound wherever r is not rounding noise too.
+A bound of 1 or more judges nothing; in fp64 it takes r = 10,000 to get there.
+"""
+
+from __future__ import annotations
+
+import torch
+from torch import nn
+
+from ppdgrow.nn.coupling import Coupling, Pair
+from ppdgrow.nn.linear import LinearPair, OrthogonalMap, ScaledMap
+from ppdgrow.nn.model import AnyPair
+from ppdgrow.nn.stream import Halves, join
+
+CONSTANT = 8.0
+ORTHOGONALITY_CONSTANT = 16.0
+
+
+def unit_roundoff(dtype: torch.dtype) -> float:
+    """Largest relative error of rounding to nearest: half the spacing at 1."""
+    return torch.finfo(dtype).eps / 2
+
+
+def round_trip_bound(block: Coupling | AnyPair, ratio: float, dtype: torch.dtype) -> float:
+    """Bound on |block^-1(block(x)) - x| / max |x| in `dtype`, as derived above.
+
+    Args:
+        block: a coupling or a pair.
+        ratio: largest branch term over the largest entry of the stream, as by `branch_ratio`.
+        dtype: of weights and stream.
+    """
+    storage = unit_roundoff(dtype)
+    accumulation = min(storage, unit_roundoff(torch.float32))
+    dependent = 2 if isinstance(block, Pair) else 1
+    branch = _condition(block) * _longest_product(block) ** 0.5 * accumulation
+    try:
+        return CONSTANT * (storage + branch) * (1 + ratio) ** (dependent + 1)
+    except OverflowError:
+        return float("inf")
+
+
+def _condition(block: nn.Module) -> float:
+    """The largest condition number of the members of a linear pair: exp(max s - min s), and 1 without scales."""
+    scales = [member.log_scale.detach() for member in block.modules() if isinstance(member, ScaledMap)]
+    return max([1.0, *(float((scale.max() - scale.min()).double().exp()) for scale in scales)])
+
+
+def _longest_product(block: nn.Module) -> int:
+    return max(size for parameter in block.parameters() for size in parameter.shape)
+
+
+@torch.no_grad()
+def branch_ratio(block: Coupling | AnyPair, halves: Halves) -> float:
+    """max |branch term| / max |stream| of one application; a linear pair's term is what it adds to the stream."""
+    terms: list[float] = []
+    handles = []
+    if isinstance(block, LinearPair):
+        terms.append(float((join(block(halves)) - join(halves)).abs().max()))
+    else:
+        couplings = [block] if isinstance(block, Coupling) else [block.plus, block.minus or block.plus]
+        branches = {branch for coupling in couplings for branch in (coupling.f, coupling.g)}
+        handles = [
+            branch.register_forward_hook(lambda *seen: terms.append(float(seen[-1].abs().max()))) for branch in branches
+        ]
+        try:
+            block(halves)
+        finally:
+            for handle in handles:
+                handle.remove()
+    largest = float(join(halves).abs().max())
+    return max(terms) / largest if largest else float("inf")
+
+
+@torch.no_grad()
+def orthogonality_error(member: OrthogonalMap | ScaledMap) -> float:
+    """max |W^T W - I| of a member's rotation W: W as the model forms it, the product in fp64."""
+    rotation = member.rotation if isinstance(member, ScaledMap) else member
+    weight = rotation.matrices()[0].double()
+    identity = torch.eye(weight.shape[0], dtype=weight.dtype, device=weight.device)
+    return float((weight.mT @ weight - identity).abs().max().nan_to_num(nan=torch.inf))
+
+
+def orthogonality_bound(width: int) -> float:
+    """Bound on `orthogonality_error` in fp32: W comes from one solve of `width` unknowns, 16 sqrt(width) u.
+
+    The rounding errors of inner products of that length add up as a random walk.
+    """
+    return float(ORTHOGONALITY_CONSTANT * width**0.5 * unit_roundoff(torch.float32))
