@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from functools import cache
 from typing import get_args
 
 import pytest
@@ -114,6 +115,18 @@ def model(architecture: Architecture, tensors: Tensors, mode: str = "fp32") -> M
     return build_model(architecture, tensors, CPU).to(MODES[mode][0]).eval()
 
 
+@cache
+def _module(architecture: Architecture) -> Model:
+    return build_model(architecture, weights(architecture), CPU).eval()
+
+
+def borrowed(architecture: Architecture, tensors: Tensors, mode: str) -> Model:
+    """As `model`, over one module per architecture, whose building is most of the cost; to run, not to change."""
+    network = _module(architecture)
+    network.load_state_dict({name: tensor.to(MODES[mode][0]) for name, tensor in tensors.items()}, assign=True)
+    return network
+
+
 def outputs(network: Model, mode: str = "fp32") -> Tensor:
     """Logits in a mode; skips where torch has no kernel for the type on a CPU, which autocast never excuses."""
     dtype, autocast = MODES[mode]
@@ -131,7 +144,7 @@ def outputs(network: Model, mode: str = "fp32") -> Tensor:
 def logits(architecture: Architecture, tensors: Tensors, mode: str = "fp32") -> Tensor:
     """Logits of a model over named tensors."""
     with torch.no_grad():
-        found = outputs(model(architecture, tensors, mode), mode)
+        found = outputs(borrowed(architecture, tensors, mode), mode)
     assert bool(found.isfinite().all())
     assert float(found.float().std()) > 1e-2, "a model that says the same of everything proves nothing"
     return found
@@ -139,7 +152,7 @@ def logits(architecture: Architecture, tensors: Tensors, mode: str = "fp32") -> 
 
 def gradients(architecture: Architecture, tensors: Tensors, mode: str = "fp32") -> dict[str, Tensor]:
     """Gradients of a loss that asks something of every logit, by parameter name."""
-    network = model(architecture, tensors, mode)
+    network = borrowed(architecture, tensors, mode)
     found = outputs(network, mode)
     torch.manual_seed(2)
     wanted = torch.randint(found.shape[-1], found.shape[:-1])
