@@ -141,7 +141,8 @@ def _axis_of_activity(axes: Axes, blocks: Sequence[BlockReport]) -> None:
     """Where a pair is next to an identity, the axis shows by how much: linear below the idle threshold, log above."""
     if any(block.activity < WIDE_RANGE * IDLE_ACTIVITY for block in blocks if block.kind != "layer"):
         axes.set_yscale("symlog", linthresh=IDLE_ACTIVITY)
-        axes.set_ylim(bottom=-IDLE_ACTIVITY / 10)
+        finite = [block.activity for block in blocks if math.isfinite(block.activity)]
+        axes.set_ylim(-IDLE_ACTIVITY / 8, 2 * max([IDLE_ACTIVITY, *finite]))
         axes.axhline(IDLE_ACTIVITY, color=INK, linewidth=0.8, linestyle="--", zorder=1)
         axes.annotate(
             f"idle below {IDLE_ACTIVITY:g}",
