@@ -15,9 +15,9 @@ CHUNK = 64
 def gated_scan(value: Tensor, gate: Tensor) -> Tensor:
     """h_t = a_t h_(t-1) + (1 - a_t) v_t with a = sigmoid(gate) and h_0 = 0: `(B, T, C)`, in at least fp32.
 
-    1 - a is formed as sigmoid(-gate), which stays exact where a is near 1, and the decays as logarithms, so that a long
-    product of gates near 1 is rounded once and not at each factor. Within chunks of 64 tokens the scan doubles its reach
-    (Hillis & Steele 1986): only sums of logarithms, no division. Chunks follow each other.
+    1 - a is formed as sigmoid(-gate), which stays exact where a is near 1, and the decays as logarithms, so that a
+    long product of gates near 1 is rounded once and not at each factor. Within chunks of 64 tokens the scan doubles
+    its reach (Hillis & Steele 1986): only sums of logarithms, no division. Chunks follow each other.
     """
     dtype = torch.float64 if value.dtype == torch.float64 else torch.float32
     with torch.autocast(value.device.type, enabled=False):

@@ -74,9 +74,16 @@ def main() -> None:
     parser.add_argument("--repeats", type=int, default=20)
     parser.add_argument("--steps", type=int, default=100)
     options = parser.parse_args()
-    print(f"{platform.processor() or platform.machine()}, {platform.system()}, {torch.get_num_threads()} threads, ", end="")
-    print(f"Python {platform.python_version()}, torch {torch.__version__}, CPU {torch.backends.cpu.get_cpu_capability()}")
-    print(f"{'width':>5} {'map':<12} {'ms/step':>8} {'ratio':>6} {f'error after {options.steps} steps':>23} {'meta':>5}")
+    print(
+        f"{platform.processor() or platform.machine()}, {platform.system()}, {torch.get_num_threads()} threads, ",
+        end="",
+    )
+    print(
+        f"Python {platform.python_version()}, torch {torch.__version__}, CPU {torch.backends.cpu.get_cpu_capability()}"
+    )
+    print(
+        f"{'width':>5} {'map':<12} {'ms/step':>8} {'ratio':>6} {f'error after {options.steps} steps':>23} {'meta':>5}"
+    )
     for width in (int(part) for part in options.widths.split(",")):
         timed = {name: Trained(name, width) for name in MAPS}
         for trained in timed.values():

@@ -11,6 +11,9 @@ from conftest import TINY, Command
 from ppdgrow.checkpoint import RunFolder, read_checkpoint, read_config
 from ppdgrow.config.architecture import Architecture
 from ppdgrow.config.kinds import FAMILIES
+from ppdgrow.data.cifar10 import Cifar10
+from ppdgrow.data.dataset import Split
+from ppdgrow.data.images import LabelledImages
 
 MODELS = {
     "transformer-lm": "--model transformer",
@@ -53,18 +56,29 @@ def test_text_families_grow_by_every_kind_and_train_on(ppdgrow: Command, name: s
     assert all(pair["separation"] > 0 for pair in trained["pairs"]), "every kind moves away from the identity"
 
 
+@pytest.fixture
+def few_images(monkeypatch: pytest.MonkeyPatch) -> None:
+    """64 drawn images in place of CIFAR-10, which takes seconds to decode; `test_story` reads the real ones."""
+
+    def read(self: Cifar10, split: Split) -> LabelledImages:
+        torch.manual_seed(len(split))
+        return LabelledImages(torch.randint(256, (64, 3, 32, 32), dtype=torch.uint8), torch.randint(10, (64,)))
+
+    monkeypatch.setattr(Cifar10, "read", read)
+
+
+@pytest.mark.usefixtures("few_images")
 @pytest.mark.parametrize("stream", ["coupled", "residual"])
-def test_images_through_mlp(ppdgrow: Command, real_data: Path, stream: str) -> None:
-    data = f"--data-dir {real_data}"
-    line = f"--model mlp --data cifar10 {data} --layers 2 -o model.stream={stream}"
+def test_images_through_mlp(ppdgrow: Command, stream: str) -> None:
+    line = f"--model mlp --data cifar10 --layers 2 -o model.stream={stream}"
     ppdgrow(f"train {line} --steps 4 --no-decay --out s --quiet", *TINY)
     kinds = FAMILIES["mlp"].pairs
-    grown = ppdgrow(f"grow s {data} --pair {','.join(kinds)} --pairs {len(kinds)} --out g --json").document
+    grown = ppdgrow(f"grow s --pair {','.join(kinds)} --pairs {len(kinds)} --out g --json").document
     assert grown["bit_exact"] is True
     assert grown["validation"]["loss_before"] == grown["validation"]["loss_after"]
-    assert ppdgrow(f"probe g {data} --json").document["passed"] is True
-    ppdgrow(f"train g {data} --steps 4 --out t --quiet")
-    assert all(pair["separation"] > 0 for pair in ppdgrow(f"probe t {data} --json").document["pairs"])
+    assert ppdgrow("probe g --json").document["passed"] is True
+    ppdgrow("train g --steps 4 --out t --quiet")
+    assert all(pair["separation"] > 0 for pair in ppdgrow("probe t --json").document["pairs"])
 
 
 def test_a_growth_before_training_one_upon_it_and_one_after(ppdgrow: Command, shallow: Path) -> None:
@@ -115,11 +129,11 @@ def test_recurrent_is_the_mixer_of_a_convolution_model(ppdgrow: Command) -> None
     assert [block.kind for block in architecture("g").pairs] == ["convolution"]
 
 
-def test_kinds_that_do_not_fit_are_refused_with_those_that_do(ppdgrow: Command, real_data: Path) -> None:
-    data = f"--data-dir {real_data}"
-    ppdgrow(f"train --model mlp --data cifar10 {data} --layers 1 --steps 1 --no-decay --out s --quiet", *TINY)
+@pytest.mark.usefixtures("few_images")
+def test_kinds_that_do_not_fit_are_refused_with_those_that_do(ppdgrow: Command) -> None:
+    ppdgrow("train --model mlp --data cifar10 --layers 1 --steps 1 --no-decay --out s --quiet", *TINY)
     for kind in ("attention", "recurrent", "attention-first"):
-        refused = " ".join(ppdgrow(f"grow s {data} --pair {kind} --out g", code=2).stderr.split())
+        refused = " ".join(ppdgrow(f"grow s --pair {kind} --out g", code=2).stderr.split())
         assert "does not fit the family 'mlp'" in refused
         assert ", ".join(FAMILIES["mlp"].pairs) in refused
     assert not Path("g").exists()

@@ -1,4 +1,4 @@
-"""Linear pairs while they train: an orthogonal member stays orthogonal, the inverse of a linear one stays an inverse."""
+"""Linear pairs while they train: orthogonal members stay orthogonal, inverses stay inverses."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Growth upon growth: several kinds in one model, before and after training, beside each other, tied or not; removal."""
+"""Growth upon growth: several kinds in one model, before and after training, side by side, tied or not; removal."""
 
 from __future__ import annotations
 
@@ -98,7 +98,7 @@ def test_a_still_tied_model_grows_again_and_gives_every_ancestor_back(case: Case
 
 @every_case
 def test_removal_of_a_tied_pair_from_a_trained_model_takes_nothing_else_along(case: Case) -> None:
-    """An earlier pair has trained; a later one is tied and goes again, or the earlier one goes and the tied one stays."""
+    """An earlier pair has trained: the later, tied one goes again, or the earlier one goes and the tied one stays."""
     kind, other = kinds_of(case)[0], kinds_of(case)[1]
     architecture = case.architecture()
     plan, tensors = grow(architecture, weights(architecture), GrowthRequest(kinds=(kind,)), step=1)
