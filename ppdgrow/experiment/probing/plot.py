@@ -152,6 +152,7 @@ def _axis_of_activity(axes: Axes, blocks: Sequence[BlockReport]) -> None:
             textcoords="offset points",
             horizontalalignment="right",
             fontsize=8,
+            bbox={"facecolor": "white", "edgecolor": "none", "pad": 1},
         )
 
 
