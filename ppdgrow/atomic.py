@@ -53,14 +53,23 @@ def write_file(path: Path, text: str) -> None:
         StorageError: the folder is full, read-only or missing; an older file is left as it was.
     """
     with storage_errors(path):
-        temporary = path.with_name(f"{TEMPORARY_PREFIX}{os.getpid()}-{path.name}")
-        try:
-            temporary.write_text(text, encoding="utf-8", newline="\n")
-            fsync_path(temporary)
-            temporary.replace(path)
-        finally:
-            temporary.unlink(missing_ok=True)
-        fsync_path(path.parent)
+        replace_file(path, text.encode("utf-8"))
+
+
+def replace_file(path: Path, data: bytes) -> None:
+    """Replace `path` by some bytes, whole or not at all.
+
+    Raises:
+        OSError: an older file is left as it was.
+    """
+    temporary = path.with_name(f"{TEMPORARY_PREFIX}{os.getpid()}-{path.name}")
+    try:
+        temporary.write_bytes(data)
+        fsync_path(temporary)
+        temporary.replace(path)
+    finally:
+        temporary.unlink(missing_ok=True)
+    fsync_path(path.parent)
 
 
 @contextmanager

@@ -119,7 +119,7 @@ def test_a_full_disk_is_a_storage_error_and_leaves_the_older_picture(
         raise OSError(errno.ENOSPC, "No space left on device")
 
     Path("a.png").write_text("older")
-    monkeypatch.setattr("ppdgrow.experiment.probing.plot.fsync_path", full)
+    monkeypatch.setattr("ppdgrow.atomic.fsync_path", full)
     assert "cannot write --plot 'a.png': No space left" in ppdgrow("probe g --dtype fp32 --plot a.png", code=6).stderr
     assert Path("a.png").read_text() == "older"
     assert not list(Path().glob(".tmp-*"))

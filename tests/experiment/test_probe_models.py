@@ -171,7 +171,7 @@ def test_theta_0_is_held_against_the_record() -> None:
     assert [text.split(" is ")[0] for text in report.failures] == ["pair p2"]
 
 
-def test_bf16_is_judged_only_where_it_is_asked_for() -> None:
+def test_bf16_is_shown_only_where_it_is_asked_for() -> None:
     model = grown("transformer", "coupled", "lm", TOKENS, tied=False, kinds=("ffn",))
     trip = probed(model, dtypes=("fp16",)).blocks[0].round_trip
     assert trip is not None

@@ -8,12 +8,11 @@ from __future__ import annotations
 
 import io
 import math
-import os
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from ppdgrow.atomic import TEMPORARY_PREFIX, fsync_path
+from ppdgrow.atomic import replace_file
 from ppdgrow.errors import ConfigError, StorageError
 from ppdgrow.experiment.probing.report import IDLE_ACTIVITY, BlockReport
 
@@ -65,14 +64,8 @@ def write_plot(blocks: Sequence[BlockReport], path: Path, *, title: str) -> None
         StorageError: the file system refused; an older file is left as it was.
     """
     picture = draw(blocks, path.suffix.lower().removeprefix("."), title=title)
-    temporary = path.with_name(f"{TEMPORARY_PREFIX}{os.getpid()}-{path.name}")
     try:
-        try:
-            temporary.write_bytes(picture)
-            fsync_path(temporary)
-            temporary.replace(path)
-        finally:
-            temporary.unlink(missing_ok=True)
+        replace_file(path, picture)
     except OSError as error:
         raise StorageError(f"cannot write --plot {str(path)!r}: {error.strerror or error}") from error
 
