@@ -9,4 +9,4 @@ PPDGROW_EXTRAS="[dev]"
 ruff check .
 ruff format --check .
 mypy
-exec python -m pytest "$@"
+exec python -m pytest --numprocesses 2 "$@"

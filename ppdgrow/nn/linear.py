@@ -24,8 +24,8 @@ class OrthogonalMap(nn.Module):
     """An orthogonal D x D matrix W, which stays one while its parameters train; W^-1 is W^T.
 
     W is the Cayley transform of a skew-symmetric matrix, by `torch.nn.utils.parametrizations.orthogonal`. Of torch's
-    three maps it was the fastest and the most accurate (see `tests/bench/bench_orthogonal.py`); it has no stored base,
-    so that all of W is in one tensor.
+    three maps it was the most accurate, and from some width on by far the fastest (`tests/bench/bench_orthogonal.py`).
+    There is no stored base, so that all of W is in one tensor.
     """
 
     def __init__(self, width: int) -> None:
