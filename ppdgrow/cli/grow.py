@@ -139,11 +139,13 @@ def _tell(result: GrowResult, narrator: Narrator) -> None:
 
     event = result.event
     narrator.say(describe_expansion(event))
+    more = event["parameters_untied"] != event["parameters_after"]
+    untied = f"{format_count(event['parameters_untied'])} once untied" if more else ""
     verdict = "identical to the last bit" if event["bit_exact"] else "the outputs differ"
     rows = [
         ["", "before", "after", ""],
         ["layers", str(event["layers_before"]), str(event["layers_after"]), ""],
-        ["parameters", format_count(event["parameters_before"]), format_count(event["parameters_after"]), ""],
+        ["parameters", format_count(event["parameters_before"]), format_count(event["parameters_after"]), untied],
         [
             "FLOP per token",
             format_flops(event["flops_per_token_before"]),

@@ -40,6 +40,11 @@ class ModelConfig(Section):
                     f"use an even width, such as {self.width + 1}"
                 )
             branch = self.width // 2
+        if branch < 2:
+            raise ValueError(
+                f"model.width is {self.width}, which leaves a branch one channel, whose norm is a constant: use a "
+                f"width of at least {4 if self.stream == 'coupled' else 2}"
+            )
         if self.family == "transformer" and branch % self.heads:
             raise ValueError(
                 f"model.heads is {self.heads}, which does not divide the branch width {branch} "

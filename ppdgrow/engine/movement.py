@@ -55,7 +55,10 @@ class MovementCheck:
         moved = (_signatures(self._optimizer) != self._before).any(dim=1).tolist()
         for name, has_moved in zip(self._optimizer.parameters, moved, strict=True):
             if not has_moved and self._rates[name] >= LOWEST_JUDGED_RATE:
-                raise CheckFailedError(f"parameter {name!r} did not move in {WATCHED_STEPS} steps: it does not train")
+                raise CheckFailedError(
+                    f"parameter {name!r} did not move in {WATCHED_STEPS} steps: no gradient reaches it, or it is so "
+                    "large (a large --scale?) that updates of this rate round to nothing"
+                )
 
 
 def _signatures(optimizer: NamedAdamW) -> Tensor:

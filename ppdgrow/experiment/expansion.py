@@ -98,12 +98,16 @@ def take_out(parent: Parent, which: str) -> Expansion:
 
 
 def _event(name: str, parent: Parent, after: Architecture) -> Event:
-    event = {
+    event: Event = {
         "event": name,
         "step": parent.step,
         "parent": parent.folder.as_posix(),
         "parent_sha256": parent.digest,
     }
+    untied = tuple(
+        block.model_copy(update={"state": "untied"}) if block.type == "pair" else block for block in after.blocks
+    )
+    event["parameters_untied"] = count_parameters(after.with_blocks(untied))
     for when, architecture in zip(WHEN, (parent.checkpoint.architecture, after), strict=True):
         event |= {
             f"layers_{when}": architecture.num_layers,

@@ -65,6 +65,7 @@ class GrowResult:
             "checkpoint": self.run.checkpoint_path(event["step"]).as_posix(),
             "parent": event["parent"],
             **{f"{figure}_{when}": event[f"{figure}_{when}"] for figure in FIGURES for when in WHEN},
+            "parameters_untied": event["parameters_untied"],
             "validation": losses if evaluated else None,
             "bit_exact": event["bit_exact"],
             "pairs": event["ids"],

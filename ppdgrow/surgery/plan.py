@@ -40,17 +40,20 @@ class GrowthRequest:
         fitting = FAMILIES[architecture.family].pairs
         chosen: list[str] = []
         for index in range(self.pairs):
-            kind = self.kinds[min(index, len(self.kinds) - 1)]
+            asked = kind = self.kinds[min(index, len(self.kinds) - 1)]
             if kind == ATTENTION_FIRST:
                 attended = "attention" in (*(block.kind for block in architecture.pairs), *chosen)
                 kind = "ffn" if attended else "attention"
             if kind == "recurrent" and architecture.family == "sequence":
                 kind = architecture.layer_kind
             if kind not in fitting:
-                expected = f"expected one of {', '.join(fitting)}"
+                rule = (ATTENTION_FIRST,) if "attention" in fitting else ()
+                expected = f"expected one of {', '.join((*fitting, *rule))}"
                 if kind in KINDS:
-                    raise ConfigError(f"pair kind {kind!r} does not fit the family {architecture.family!r}: {expected}")
-                raise ConfigError(f"unknown pair kind {kind!r}: {expected}")
+                    raise ConfigError(
+                        f"pair kind {asked!r} does not fit the family {architecture.family!r}: {expected}"
+                    )
+                raise ConfigError(f"unknown pair kind {asked!r}: {expected}")
             chosen.append(kind)
         return tuple(chosen)
 
@@ -102,7 +105,8 @@ def plan_growth(
         raise ConfigError(f"--scale is {request.scale}, expected a finite number such as 0.3")
     if len(request.kinds) > request.pairs:
         raise ConfigError(
-            f"{len(request.kinds)} pair kinds for {request.pairs} pairs: set --pairs {len(request.kinds)}"
+            f"{len(request.kinds)} kinds are listed for {request.pairs} pair{'' if request.pairs == 1 else 's'}: set "
+            f"--pairs {len(request.kinds)}"
         )
     grow = PLANNERS[request.method]
     return grow(architecture, request, step, used_ids | {block.id for block in architecture.blocks})
@@ -138,6 +142,15 @@ def _plan_pairs(architecture: Architecture, request: GrowthRequest, step: int, u
 def _check_pair_fit(architecture: Architecture, request: GrowthRequest, kinds: tuple[str, ...]) -> None:
     if architecture.width % 2:
         raise ConfigError(f"width {architecture.width} cannot take pairs, which work on halves: use an even width")
+    if architecture.width < 4:
+        raise ConfigError(
+            f"width {architecture.width} cannot take pairs: a half of one channel has a constant norm; use at least 4"
+        )
+    if request.scale != 1.0 and all(kind in LINEAR for kind in kinds):
+        raise ConfigError(
+            f"--scale {request.scale:g} does nothing to pairs of kind {' and '.join(dict.fromkeys(kinds))}, which have "
+            "no output projections: leave it out"
+        )
     if "attention" in kinds and architecture.width % (2 * architecture.heads):
         raise ConfigError(
             f"width {architecture.width} with {architecture.heads} heads cannot take attention pairs, whose branches "

@@ -182,3 +182,19 @@ def test_a_diverging_run_stops_with_a_valid_checkpoint(ppdgrow: Command) -> None
     assert newest is not None
     assert "diverge" in ppdgrow(line, *TINY, code=5).stderr
     assert RunFolder(Path("d")).newest_valid() == newest
+
+
+def test_a_branch_of_one_channel_and_a_scale_that_does_nothing_are_refused(ppdgrow: Command, shallow: Path) -> None:
+    refused = ppdgrow("train --layers 1 --steps 1 --width 2 -o model.heads=1 --out w", code=2)
+    assert "model.width is 2, which leaves a branch one channel" in refused.stderr
+    refused = ppdgrow("grow shallow --pair orthogonal,linear --pairs 2 --scale 0.5 --out s", code=2)
+    assert "--scale 0.5 does nothing to pairs of kind orthogonal and linear" in refused.stderr
+    assert "attention-first" in ppdgrow("grow shallow --pair fnn --out s", code=2).stderr
+
+
+def test_parameters_of_a_tied_pair_are_told_apart_from_those_after_untying(ppdgrow: Command, shallow: Path) -> None:
+    grown = ppdgrow("grow shallow --pairs 2 --out g")
+    assert "once untied" in grown.stdout
+    document = ppdgrow("grow shallow --pairs 2 --out g --json").document
+    trained = ppdgrow("train g --steps 3 --out t --json").document
+    assert document["parameters_after"] < document["parameters_untied"] == trained["parameters"]

@@ -422,7 +422,7 @@ def test_a_growth_that_does_not_fit_after_a_rejection_is_passed_over(ppdgrow: Co
         (["{at: 5, candidates: [ffn, {pair: ffn}]}"], "growth[0].candidates: number 2 is the same as one before it"),
         (
             ["{at: 5, pair: [ffn, attention], pairs: 1, trial: {steps: 5}}"],
-            "growth[0]: 2 pair kinds for 1 pairs: set pairs",
+            "growth[0]: 2 kinds are listed for 1 pair: set pairs 2",
         ),
     ],
 )
