@@ -72,6 +72,8 @@ def run(
     )
     narrator.document(report.document())
     _tell(report, narrator)
+    if plot is not None:
+        narrator.say(f"gradient norms and activity are drawn in {plot}")
     if not report.passed:
         raise CheckFailedError("; ".join(report.failures))
 
