@@ -10,6 +10,8 @@ import pytest
 import torch
 
 from ppdgrow.config.load import Layer, read_yaml, resolve
+from ppdgrow.config.schema import recipe_keys
+from ppdgrow.config.yaml12 import format_value
 from ppdgrow.nn import branches
 from ppdgrow.nn.coupling import Coupling, Pair
 
@@ -58,3 +60,10 @@ def test_the_branch_of_the_readme_is_one(monkeypatch: pytest.MonkeyPatch) -> Non
     x = torch.randn(2, 5, 8), torch.randn(2, 5, 8)
     assert all(torch.equal(before, after) for before, after in zip(x, pair(x), strict=True))
     assert not torch.equal(pair.plus(x)[0], x[0]), "the branch does something"
+
+
+def test_the_readme_has_every_recipe_key_with_its_default() -> None:
+    text = (ROOT / "README.md").read_text()
+    shown = dict(re.findall(r"^\| `([a-z_]+(?:\.[a-z_]+)?)` \| `(.*?)` \|", text, flags=re.MULTILINE))
+    for key, default in recipe_keys().items():
+        assert shown[key] == format_value(default), key
