@@ -185,11 +185,11 @@ def _plan_copies(architecture: Architecture, request: GrowthRequest, step: int, 
     layers = [index for index, block in enumerate(architecture.blocks) if block.type == "layer"]
     if not layers:
         raise ConfigError(f"method {request.method} copies ordinary layers, and the model has none")
-    places, per_place, ids, specs, grown = _new_layers(architecture, request, step, used_ids)
-    names = tuple(tensor_shapes(grown))
+    new_layers = _new_layers(architecture, request, step, used_ids)
+    names = tuple(tensor_shapes(new_layers.grown))
     origins: list[Origin] = []
-    new_ids = iter(ids)
-    for place, count in zip(places, per_place, strict=True):
+    new_ids = iter(new_layers.ids)
+    for place, count in new_layers.counts:
         before = [index for index in layers if index < place][-count:]
         chosen = before or [index for index in layers if index >= place][:count]
         for number in range(count):
@@ -203,37 +203,23 @@ def _plan_copies(architecture: Architecture, request: GrowthRequest, step: int, 
                         origins.append(Origin(name, "zero", source))
                     else:
                         origins.append(Origin(name, "copy", source, factor=request.scale if output else 1.0))
-    return GrowthPlan(
-        grown,
-        tuple(origins),
-        ids,
-        tuple(s.kind for s in specs),
-        _spread(places, per_place),
-        _rival_notes(request),
-    )
+    return new_layers.plan(origins, request)
 
 
 def _plan_fresh(architecture: Architecture, request: GrowthRequest, step: int, used_ids: frozenset[str]) -> GrowthPlan:
-    places, per_place, ids, specs, grown = _new_layers(architecture, request, step, used_ids)
-    names = tuple(tensor_shapes(grown))
+    new_layers = _new_layers(architecture, request, step, used_ids)
+    names = tuple(tensor_shapes(new_layers.grown))
     origins = [
         Origin(
             f"blocks.{block_id}.{role}.{tensor}",
             "random",
             factor=request.scale if tensor in OUTPUT_PROJECTION else 1.0,
         )
-        for block_id in ids
+        for block_id in new_layers.ids
         for role in ("f", "g")
         for tensor in _below(names, f"blocks.{block_id}.{role}")
     ]
-    return GrowthPlan(
-        grown,
-        tuple(origins),
-        ids,
-        tuple(s.kind for s in specs),
-        _spread(places, per_place),
-        _rival_notes(request),
-    )
+    return new_layers.plan(origins, request)
 
 
 # The closed registry of growth methods.
@@ -254,21 +240,36 @@ def _rival_notes(request: GrowthRequest) -> tuple[str, ...]:
     return tuple(notes)
 
 
-def _new_layers(
-    architecture: Architecture, request: GrowthRequest, step: int, used_ids: frozenset[str]
-) -> tuple[tuple[int, ...], tuple[int, ...], tuple[str, ...], tuple[BlockSpec, ...], Architecture]:
-    """Distinct places, new layers at each, ids and specs of all, and the grown architecture."""
+@dataclass(frozen=True)
+class _NewLayers:
+    """Whole layers to add: their ids, how many go to each place (ascending), and the grown architecture."""
+
+    ids: tuple[str, ...]
+    counts: tuple[tuple[int, int], ...]
+    grown: Architecture
+
+    @property
+    def places(self) -> tuple[int, ...]:
+        """The place of each new layer."""
+        return _places(self.counts)
+
+    def plan(self, origins: Iterable[Origin], request: GrowthRequest) -> GrowthPlan:
+        """The growth that fills them."""
+        kinds = (self.grown.layer_kind,) * len(self.ids)
+        return GrowthPlan(self.grown, tuple(origins), self.ids, kinds, self.places, _rival_notes(request))
+
+
+def _new_layers(architecture: Architecture, request: GrowthRequest, step: int, used_ids: frozenset[str]) -> _NewLayers:
     insertions = resolve_positions(request.position, len(architecture.blocks), request.pairs)
-    places = tuple(sorted(set(insertions)))
-    per_place = tuple(2 * insertions.count(place) for place in places)
+    counts = tuple((place, 2 * insertions.count(place)) for place in sorted(set(insertions)))
     ids = _next_ids("l", 2 * request.pairs, used_ids)
-    specs = tuple(BlockSpec(id=block_id, type="layer", kind=architecture.layer_kind, born=step) for block_id in ids)
-    grown = _insert(architecture, _spread(places, per_place), specs)
-    return places, per_place, ids, specs, grown
+    kind = architecture.layer_kind
+    specs = tuple(BlockSpec(id=block_id, type="layer", kind=kind, born=step) for block_id in ids)
+    return _NewLayers(ids, counts, _insert(architecture, _places(counts), specs))
 
 
-def _spread(places: tuple[int, ...], per_place: tuple[int, ...]) -> tuple[int, ...]:
-    return tuple(place for place, count in zip(places, per_place, strict=True) for _ in range(count))
+def _places(counts: tuple[tuple[int, int], ...]) -> tuple[int, ...]:
+    return tuple(place for place, count in counts for _ in range(count))
 
 
 def _next_ids(letter: str, count: int, used_ids: frozenset[str]) -> tuple[str, ...]:
