@@ -11,7 +11,7 @@ import os
 import re
 import sys
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any, TextIO
 
@@ -80,10 +80,10 @@ class ProgressBar:
             parts.append(f"{format_seconds(max(0.0, left))} left")
         self._display.update(self._task, completed=completed, description="  ".join(parts))
 
-    def show(self, text: str) -> None:
-        """Put these lines above the bar."""
+    def show(self, text: Callable[[], str]) -> None:
+        """Put these lines above the bar; they are made only where somebody sees them."""
         if self._header is not None:
-            self._header.plain = clean(text)
+            self._header.plain = clean(text())
 
 
 def _figure(name: str, value: Any) -> str:

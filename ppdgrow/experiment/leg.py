@@ -18,7 +18,7 @@ from ppdgrow.engine.signals import StopFlag
 from ppdgrow.errors import ConfigError
 from ppdgrow.experiment.recorder import Header, Recorder
 from ppdgrow.experiment.setting import Setting
-from ppdgrow.experiment.start import Start
+from ppdgrow.experiment.start import Start, resume
 from ppdgrow.nn.model import Model, build_model
 from ppdgrow.optim.adamw import NamedAdamW
 from ppdgrow.optim.schedule import Schedule
@@ -42,6 +42,19 @@ class Course:
     def recipe(self) -> Recipe:
         """The run's resolved recipe."""
         return self.setting.recipe
+
+    def resume(self, run: RunFolder, start: Start, *, first: int) -> tuple[Start, dict[str, Any] | None]:
+        """Where a folder of this run, or of one of its arms from step `first`, goes on (see `start.resume`)."""
+        return resume(
+            run,
+            start,
+            first=first,
+            last=self.last,
+            eval_every=self.recipe.train.eval_every,
+            dataset=self.setting.dataset,
+            environment=self.environment,
+            narrator=self.narrator,
+        )
 
 
 class Leg:

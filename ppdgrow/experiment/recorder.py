@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -103,7 +104,7 @@ class Recorder:
     def show(self) -> None:
         """Bring the lines above the bar up to date."""
         if self.bar is not None and self.header is not None:
-            self.bar.show(self.header(self.engine.step, self.engine.ledger))
+            self.bar.show(partial(self.header, self.engine.step, self.engine.ledger))
 
 
 def train_document(run: RunFolder, folder: Path) -> dict[str, Any]:

@@ -28,7 +28,7 @@ from ppdgrow.experiment.progressive.ladder import ledger_line
 from ppdgrow.experiment.recipe import default_folder, resolve_training, unused_keys
 from ppdgrow.experiment.recorder import train_document
 from ppdgrow.experiment.setting import Parent, Setting, check_input, load_parent, task_of, warn_of_changes
-from ppdgrow.experiment.start import Start, first_start, resume
+from ppdgrow.experiment.start import Start, first_start
 from ppdgrow.nn.model import Model, build_model
 from ppdgrow.optim.schedule import make_schedule
 
@@ -171,16 +171,7 @@ class _Training:
             append_jsonl(fresh.growth_path, [*([] if self.parent is None else self.parent.lineage()), event])
 
     def _train(self, course: Course, agenda: Agenda, fresh: Start, model: Model) -> dict[str, Any]:
-        start, unfinished = resume(
-            self.run,
-            fresh,
-            first=self.first,
-            last=self.last,
-            eval_every=course.recipe.train.eval_every,
-            dataset=course.setting.dataset,
-            environment=course.environment,
-            narrator=self.narrator,
-        )
+        start, unfinished = course.resume(self.run, fresh, first=self.first)
         climb = Climb(course, self.run, agenda, fresh.architecture.num_layers)
         ledger = climb.finish(start, model if start is fresh else None, unfinished)
         return self._finish(climb, ledger)

@@ -247,7 +247,7 @@ def test_seconds(seconds: float, text: str) -> None:
 
 def test_lines_above_the_bar_are_live_and_vanish_with_it() -> None:
     code = BAR.format(arguments="").replace(
-        "    bar.update(412", '    bar.show("layers\\n 4 |  ===\\n[bold]x\\x1b[2J")\n    bar.update(412'
+        "    bar.update(412", '    bar.show(lambda: "layers\\n 4 |  ===\\n[bold]x\\x1b[2J")\n    bar.update(412'
     )
     shown = on_a_terminal(code)
     assert " 4 |  ===" in shown

@@ -29,7 +29,7 @@ from ppdgrow.experiment.expansion import (
 from ppdgrow.experiment.leg import Course, Leg
 from ppdgrow.experiment.lineage import Event
 from ppdgrow.experiment.setting import Parent
-from ppdgrow.experiment.start import resume, start_from
+from ppdgrow.experiment.start import start_from
 from ppdgrow.surgery import GrowthRequest
 
 
@@ -136,16 +136,7 @@ class Arms:
 
     def _train(self, run: RunFolder, pair_lr: float, label: str) -> Arm:
         course, parent = self.course, self.parent
-        start, unfinished = resume(
-            run,
-            start_from(parent.checkpoint),
-            first=parent.step,
-            last=course.last,
-            eval_every=course.recipe.train.eval_every,
-            dataset=course.setting.dataset,
-            environment=course.environment,
-            narrator=course.narrator,
-        )
+        start, unfinished = course.resume(run, start_from(parent.checkpoint), first=parent.step)
         leg = Leg(
             course,
             run,
@@ -159,10 +150,11 @@ class Arms:
         leg.to(self.end, header=lambda step, ledger: self.header)
         leg.save()
         evaluation = course.setting.evaluate(leg.engine.model, course.evaluation, stop=course.stop)
-        return Arm(run, self._cost(run), evaluation, course.setting.figures(evaluation))
+        cost = leg.engine.ledger.since(parent.checkpoint.state.ledger)
+        return Arm(run, cost, evaluation, course.setting.figures(evaluation))
 
     def _cost(self, run: RunFolder) -> Cost:
-        """What the arm cost so far beyond its parent."""
+        """What an arm that diverged had cost by its last checkpoint, beyond its parent."""
         newest = run.newest_valid()
         return Cost() if newest is None else read_state(newest).ledger.since(self.parent.checkpoint.state.ledger)
 
