@@ -36,7 +36,6 @@ KINDS: dict[str, Kind] = {
     "orthogonal": Kind(None, ALL),
     "linear": Kind(None, ALL),
 }
-COUPLINGS = {name: kind.branches for name, kind in KINDS.items() if kind.branches is not None}
 LINEAR = tuple(name for name, kind in KINDS.items() if kind.branches is None)
 PAIR_NAMES = (*KINDS, ATTENTION_FIRST)
 

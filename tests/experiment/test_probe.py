@@ -163,9 +163,9 @@ def test_any_figures_can_be_drawn(figures: list[tuple[str, float, float]]) -> No
 
 
 def test_every_kind_of_pair_has_a_style_of_its_own() -> None:
-    from ppdgrow.config.kinds import COUPLINGS, LINEAR
+    from ppdgrow.config.kinds import KINDS
 
-    assert set(STYLES) == {"layer"} | {f"{kind} pair" for kind in (*COUPLINGS, *LINEAR)}
+    assert set(STYLES) == {"layer"} | {f"{kind} pair" for kind in KINDS}
     assert (
         len({colour for colour, _ in STYLES.values()}) == len({marker for _, marker in STYLES.values()}) == len(STYLES)
     )

@@ -10,7 +10,7 @@ import torch
 from torch import nn
 from torch.nn.utils import parametrize
 
-from ppdgrow.config.kinds import COUPLINGS, LINEAR
+from ppdgrow.config.kinds import KINDS, LINEAR, branches_of
 from ppdgrow.experiment.probing.cancellation import DTYPES, ROUND_TRIP_DTYPES, round_trip
 from ppdgrow.experiment.probing.roundoff import (
     branch_ratio,
@@ -34,7 +34,8 @@ HALVES: Halves = (
 
 def coupling(kind: str, seed: int) -> Coupling:
     torch.manual_seed(seed)
-    module = Coupling(COUPLINGS[kind], BranchConfig(CHANNELS, 4, 4, 4, "layer"), causal=True)
+    f, g = branches_of("transformer", kind)
+    module = Coupling((f, g), BranchConfig(CHANNELS, 4, 4, 4, "layer"), causal=True)
     for parameter in module.parameters():
         nn.init.normal_(parameter, std=0.3)
     return module
@@ -110,7 +111,7 @@ def wrong(kind: str) -> list[Coupling | AnyPair]:
 
 
 @pytest.mark.parametrize("dtype", ROUND_TRIP_DTYPES)
-@pytest.mark.parametrize("kind", [*COUPLINGS, *LINEAR])
+@pytest.mark.parametrize("kind", KINDS)
 def test_a_correct_inverse_uses_less_than_half_of_its_bound(kind: str, dtype: str) -> None:
     used = share(untied(kind), dtype)
     assert (used is None) == (kind in LINEAR and dtype == "bf16"), "torch solves no linear system in bf16"
@@ -122,7 +123,7 @@ def test_a_correct_inverse_uses_less_than_half_of_its_bound(kind: str, dtype: st
 
 
 @pytest.mark.parametrize("dtype", ["fp64", "fp32"])
-@pytest.mark.parametrize("kind", [*COUPLINGS, *LINEAR])
+@pytest.mark.parametrize("kind", KINDS)
 def test_control_a_wrong_inverse_is_far_beyond_its_bound(kind: str, dtype: str) -> None:
     for block in wrong(kind):
         used = share(block, dtype)

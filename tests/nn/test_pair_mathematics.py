@@ -11,20 +11,21 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from ppdgrow.config.kinds import COUPLINGS
+from ppdgrow.config import kinds
 from ppdgrow.nn.branches import BranchConfig
 from ppdgrow.nn.coupling import Coupling, Pair
 from ppdgrow.nn.stream import Halves
 
 CHANNELS = 32
-KINDS = tuple(COUPLINGS)
+KINDS = tuple(kind for kind in kinds.KINDS if kind not in kinds.LINEAR)
 DTYPES = (torch.float64, torch.float32, torch.bfloat16, torch.float16)
 
 
 def coupling(kind: str, norm: str = "layer", causal: bool = True) -> Coupling:
     torch.manual_seed(7)
     config = BranchConfig(CHANNELS, heads=4, ffn_multiplier=4, kernel_size=4, norm=norm)  # type: ignore[arg-type]
-    module = Coupling(COUPLINGS[kind], config, causal=causal)
+    f, g = kinds.branches_of("transformer", kind)
+    module = Coupling((f, g), config, causal=causal)
     for parameter in module.parameters():  # gains, biases and scales of a trained model, not of a new one
         nn.init.normal_(parameter, std=0.3)
     return module
