@@ -16,6 +16,7 @@ FLOORS = {
     "console": 0,
     "signals": 0,
     "accounting": 0,
+    "provenance": 0,
     "config": 0,
     "seeding": 1,
     "nn": 1,

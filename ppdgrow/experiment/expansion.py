@@ -20,6 +20,7 @@ from ppdgrow.experiment.card import model_card
 from ppdgrow.experiment.lineage import Event
 from ppdgrow.experiment.setting import Parent, Setting
 from ppdgrow.nn.model import build_model
+from ppdgrow.provenance import provenance
 from ppdgrow.surgery import GrowthRequest, apply_plan, plan_growth, remove_blocks, select_pair, theta_digest
 
 # Methods whose insertion must not change the function, to the bit.
@@ -189,7 +190,7 @@ def write_expansion(parent: Parent, expansion: Expansion, run: RunFolder, event:
     child = expansion.child
     # The recorded figures hold on where the function does: removing a tied pair gives the parent back as it was.
     state = child.state if measured.bit_exact else child.state.model_copy(update={"validation": measured.after})
-    lineage = [*parent.lineage(), event, check_event(event, measured)]
+    lineage = [*parent.lineage(), event | {"provenance": provenance()}, check_event(event, measured)]
     recipe = parent.run.recipe_path.read_text(encoding="utf-8")
     with new_folder(run.path) as folder:
         fresh = RunFolder(folder)

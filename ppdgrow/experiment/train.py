@@ -31,6 +31,7 @@ from ppdgrow.experiment.setting import Parent, Setting, check_input, load_parent
 from ppdgrow.experiment.start import Start, first_start
 from ppdgrow.nn.model import Model, build_model
 from ppdgrow.optim.schedule import make_schedule
+from ppdgrow.provenance import provenance
 
 
 @dataclass(frozen=True)
@@ -163,6 +164,7 @@ class _Training:
             "parent_sha256": None if self.parent is None else self.parent.digest,
             "recipe": recipe_hash(self.resolved.recipe),
             "seed": self.resolved.recipe.train.seed,
+            "provenance": provenance(),
         }
         with new_folder(self.run.path) as folder:
             fresh = RunFolder(folder)
