@@ -1,0 +1,325 @@
+"""The first experiment: does untying a cancelling pair help?
+
+Trains every arm with every seed of a size, some at a time, and ends with a report. 6 layers are trained for a while,
+grown to 12 in several ways and trained on, against models that have 6 or 12 layers from the start. Arms that start
+from the same shallow model share it; its cost counts for each of them.
+
+Run:   python recipes/experiment.py wikitext2-cpu        (where ppdgrow is installed, with its extra `plot`;
+                                                         PPDGROW_DATA=FOLDER with wikitext-2/ and cifar10/, else a
+                                                         download; --help lists sizes, sets of arms and options)
+Takes: a run of a cpu size at most 15 minutes on one core of an Intel Xeon, all of them hours
+Again: what is done is skipped, and what was stopped goes on: after a kill, give the same line again.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import shlex
+import signal
+import subprocess
+import sys
+from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor, as_completed
+from dataclasses import dataclass, field
+from pathlib import Path
+from types import FrameType
+from typing import NoReturn
+
+RECIPES = Path(__file__).resolve().parent
+
+
+@dataclass(frozen=True)
+class Size:
+    """A recipe `recipes/SIZE.yaml` with what its arms need to know.
+
+    `at` is the step of the growth; a model of 12 layers costs as much in `equal_steps` steps as one that is grown
+    by attention pairs in all `steps`; `wider` makes a model of twice the width.
+    """
+
+    steps: int
+    at: int
+    equal_steps: int
+    wider: str
+
+
+SIZES = {
+    "wikitext2-cpu": Size(steps=1500, at=400, equal_steps=1308, wider="--width 256 -o model.heads=8"),
+    "wikitext2-gpu": Size(steps=10_000, at=2700, equal_steps=8866, wider="--width 1024 -o model.heads=16"),
+    "cifar10-cpu": Size(steps=1500, at=400, equal_steps=1308, wider="--width 256 -o model.heads=8"),
+    "cifar10-gpu": Size(steps=30_000, at=8100, equal_steps=25_963, wider="--width 768 -o model.heads=12"),
+}
+
+
+@dataclass(frozen=True)
+class Arm:
+    """How the model of one arm comes about.
+
+    Args:
+        train: options of the `ppdgrow train` that ends with the last step.
+        shallow: layers of the model that it starts from; None: from scratch.
+        grow: options of `ppdgrow grow` between the two; None: not grown.
+        at: share of the budget at which the shallow phase ends; None: `Size.at`.
+        equal_steps: train for `Size.equal_steps`.
+    """
+
+    train: str = ""
+    shallow: int | None = None
+    grow: str | None = None
+    at: float | None = None
+    equal_steps: bool = False
+
+
+def _grown(grow: str, *, at: float | None = None, train: str = "") -> Arm:
+    return Arm(train, shallow=6, grow=f"--pairs 3 {grow}", at=at)
+
+
+ARMS = {
+    "scratch-12": Arm("--layers 12"),
+    "scratch-12-residual": Arm("--layers 12 -o model.stream=residual"),
+    "scratch-12-wide": Arm("--layers 12 {wider}"),
+    "scratch-12-equal-flops": Arm("--layers 12", equal_steps=True),
+    "scratch-6": Arm(shallow=6),
+    "reset-6": Arm("-o train.reset_optimizer=true", shallow=6),
+    "attention": _grown("--pair attention"),
+    "attention-first": _grown("--pair attention-first"),
+    "ffn": _grown("--pair ffn"),
+    "zero": _grown("--method zero"),
+    "copy": _grown("--method copy --position end"),
+    "fresh": _grown("--method fresh"),
+    # One factor of the growth at a time, against `attention`.
+    "at-10": _grown("--pair attention", at=0.1),
+    "at-50": _grown("--pair attention", at=0.5),
+    "at-80": _grown("--pair attention", at=0.8),
+    "moments-fresh": _grown("--pair attention --moments fresh"),
+    "moments-copy": _grown("--pair attention --moments copy"),
+    "rate-0.5": _grown("--pair attention", train="--pair-lr 0.5"),
+    "rate-2": _grown("--pair attention", train="--pair-lr 2"),
+    "scale-0.3": _grown("--pair attention --scale 0.3"),
+    "scale-0.1": _grown("--pair attention --scale 0.1"),
+    "source-random": _grown("--pair attention --source random"),
+    "many-late": Arm(shallow=2, grow="--pair attention --pairs 5", at=0.8),
+    # The learning rate of the baseline.
+    "lr-1e-3": Arm("--layers 12 -o train.lr=1e-3"),
+    "lr-2e-3": Arm("--layers 12 -o train.lr=2e-3"),
+    "lr-4e-3": Arm("--layers 12 -o train.lr=4e-3"),
+    "lr-8e-3": Arm("--layers 12 -o train.lr=8e-3"),
+}
+
+
+@dataclass(frozen=True)
+class ArmSet:
+    """Arms that answer one question, the first of them the baseline, with the seeds that they are trained with."""
+
+    arms: tuple[str, ...]
+    seeds: tuple[int, ...]
+
+
+# What is tuned is tuned on another seed than the headline's.
+SETS = {
+    "headline": ArmSet(
+        (
+            *("scratch-12", "attention", "scratch-6", "zero", "attention-first", "ffn", "copy", "scratch-12-residual"),
+            *("fresh", "scratch-12-equal-flops", "reset-6", "scratch-12-wide"),
+        ),
+        seeds=(0, 1, 2),
+    ),
+    "defaults": ArmSet(
+        (
+            *("attention", "at-10", "at-50", "at-80", "moments-fresh", "moments-copy", "rate-0.5", "rate-2"),
+            *("scale-0.3", "scale-0.1", "source-random", "many-late"),
+        ),
+        seeds=(100,),
+    ),
+    "rates": ArmSet(("lr-2e-3", "lr-1e-3", "lr-4e-3", "lr-8e-3"), seeds=(100,)),
+}
+
+
+@dataclass(frozen=True)
+class Job:
+    """Commands of `ppdgrow` that make one run, one after the other."""
+
+    name: str
+    seed: int
+    commands: tuple[tuple[str, ...], ...]
+
+    def __str__(self) -> str:
+        return f"{self.name}, seed {self.seed}"
+
+
+@dataclass(frozen=True)
+class Plan:
+    """All jobs of a size: shallow models first, then what starts from them."""
+
+    recipe: Path
+    size: Size
+    out: Path
+    arms: tuple[str, ...]
+    seeds: tuple[int, ...]
+
+    def folder(self, arm: str, seed: int) -> str:
+        """Where a run goes; the runs of an arm lie side by side in its folder."""
+        return str(self.out / arm / f"seed-{seed}")
+
+    def shallow_jobs(self) -> list[Job]:
+        """The shallow models that the arms start from, each once."""
+        starts = dict.fromkeys(self._start(ARMS[arm]) for arm in self.arms if ARMS[arm].shallow is not None)
+        return [
+            Job(self._shallow_name(*start), seed, (self._shallow(*start, seed),))
+            for seed in self.seeds
+            for start in starts
+        ]
+
+    def arm_jobs(self) -> list[Job]:
+        """One per arm and seed."""
+        return [Job(name, seed, self._commands(name, ARMS[name], seed)) for seed in self.seeds for name in self.arms]
+
+    def report(self) -> tuple[str, ...]:
+        """The command that ends it all."""
+        arms = [str(self.out / arm) for arm in self.arms]
+        pages = [option for kind in ("html", "md") for option in ("--report", str(self.out / f"report.{kind}"))]
+        return ("compare", *arms, "--test", *pages)
+
+    def _start(self, arm: Arm) -> tuple[int, int]:
+        at = self.size.at if arm.at is None else round(arm.at * self.size.steps)
+        return arm.shallow or 0, at
+
+    def _shallow_name(self, layers: int, at: int) -> str:
+        return f"shallow-{layers}-{at}"
+
+    def _shallow(self, layers: int, at: int, seed: int) -> tuple[str, ...]:
+        """Its rate is that of a run of the whole budget, so that what follows goes on in the same schedule."""
+        name = self._shallow_name(layers, at)
+        return self._train(name, seed, at, f"--layers {layers} --horizon {self.size.steps}", scratch=True)
+
+    def _commands(self, name: str, arm: Arm, seed: int) -> tuple[tuple[str, ...], ...]:
+        options = arm.train.format(wider=self.size.wider)
+        if arm.shallow is None:
+            steps = self.size.equal_steps if arm.equal_steps else self.size.steps
+            return (self._train(name, seed, steps, options, scratch=True),)
+        layers, at = self._start(arm)
+        commands, parent = [], self.folder(self._shallow_name(layers, at), seed)
+        if arm.grow is not None:
+            child = self.folder(f"{name}-inserted", seed)
+            commands.append(("grow", parent, *shlex.split(arm.grow), "--out", child))
+            parent = child
+        options = f"--horizon {self.size.steps} {options}"
+        commands.append(self._train(name, seed, self.size.steps - at, options, parent=parent))
+        return tuple(commands)
+
+    def _train(
+        self, name: str, seed: int, steps: int, options: str, *, scratch: bool = False, parent: str = ""
+    ) -> tuple[str, ...]:
+        source = ("--recipe", str(self.recipe), "--seed", str(seed)) if scratch else (parent,)
+        return ("train", *source, *shlex.split(options), "--steps", str(steps), "--out", self.folder(name, seed))
+
+
+@dataclass
+class Runner:
+    """Runs jobs, `jobs` at a time. A signal is handed on to the commands that run, which save and end."""
+
+    logs: Path
+    jobs: int
+    live: set[subprocess.Popen[bytes]] = field(default_factory=set)
+    stopped: bool = False
+
+    def all(self, jobs: Sequence[Job]) -> list[Job]:
+        """Run them, and those that failed once more; returns those that failed again."""
+        return self._once(self._once(jobs))
+
+    def _once(self, jobs: Sequence[Job]) -> list[Job]:
+        failed = []
+        with ThreadPoolExecutor(self.jobs) as pool:
+            futures = {pool.submit(self._run, job): job for job in jobs}
+            for number, future in enumerate(as_completed(futures), start=1):
+                job = futures[future]
+                if self.stopped:
+                    continue
+                if not future.result():
+                    failed.append(job)
+                say(f"[{number}/{len(jobs)}] {job}: {'done' if future.result() else f'failed, see {self.log(job)}'}")
+        return failed
+
+    def log(self, job: Job) -> Path:
+        """What the commands of a job said."""
+        return self.logs / f"{job.name}-seed-{job.seed}.log"
+
+    def _run(self, job: Job) -> bool:
+        return all(self._command(command, self.log(job)) for command in job.commands)
+
+    def _command(self, command: Sequence[str], log: Path) -> bool:
+        if self.stopped:
+            return False
+        with log.open("ab") as page:
+            # A session of its own: Ctrl-C reaches it once, through `stop`, and not a second time from the terminal.
+            process = subprocess.Popen(
+                [sys.executable, "-m", "ppdgrow", *command],
+                stdout=page,
+                stderr=subprocess.STDOUT,
+                start_new_session=True,
+            )
+            self.live.add(process)
+            if self.stopped:  # the signal came while it started
+                process.terminate()
+            code = process.wait()
+            self.live.discard(process)
+        return code == 0
+
+    def stop(self, number: int, frame: FrameType | None) -> None:
+        """Hand a signal on, once."""
+        if not self.stopped:
+            say("stopping: the running commands save where they are; give the same line again to go on")
+        self.stopped = True
+        for process in list(self.live):
+            process.terminate()
+
+
+def say(text: str) -> None:
+    """One line of narration."""
+    print(text, file=sys.stderr, flush=True)
+
+
+def parse(arguments: Sequence[str]) -> argparse.Namespace:
+    """The options of this script."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("size", choices=SIZES)
+    parser.add_argument("set", nargs="?", default="headline", choices=SETS, help="arms that answer one question")
+    parser.add_argument("--seeds", type=int, nargs="+", help="default: those of the set")
+    parser.add_argument("--arms", nargs="+", choices=ARMS, metavar="ARM", help=f"some of: {', '.join(ARMS)}")
+    parser.add_argument("--jobs", type=int, default=2, help="runs at a time, each with one thread (default: 2)")
+    parser.add_argument("--out", type=Path, help="default: runs/SIZE-SET")
+    parser.add_argument("--no-report", action="store_true", help="train only")
+    return parser.parse_args(arguments)
+
+
+def main() -> NoReturn:
+    """Train what is not trained yet, then report."""
+    options = parse(sys.argv[1:])
+    chosen = SETS[options.set]
+    out = options.out or Path("runs") / f"{options.size}-{options.set}"
+    plan = Plan(
+        recipe=RECIPES / f"{options.size}.yaml",
+        size=SIZES[options.size],
+        out=out,
+        arms=tuple(options.arms or chosen.arms),
+        seeds=tuple(options.seeds or chosen.seeds),
+    )
+    os.environ.setdefault("OMP_NUM_THREADS", "1")
+    runner = Runner(out / "logs", options.jobs)
+    runner.logs.mkdir(parents=True, exist_ok=True)
+    received: list[int] = []
+    for number in (signal.SIGINT, signal.SIGTERM):
+        signal.signal(number, lambda number, frame: (received.append(number), runner.stop(number, frame)))
+    failed = runner.all(plan.shallow_jobs()) or runner.all(plan.arm_jobs())
+    if received:
+        sys.exit(128 + received[0])
+    if failed:
+        say(f"error: {len(failed)} runs failed; what is done is kept: repair, and give the same line again")
+        sys.exit(1)
+    if options.no_report:
+        sys.exit(0)
+    sys.exit(subprocess.run([sys.executable, "-m", "ppdgrow", *plan.report()]).returncode)
+
+
+if __name__ == "__main__":
+    main()
