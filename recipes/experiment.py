@@ -26,7 +26,8 @@ from pathlib import Path
 from types import FrameType
 from typing import NoReturn
 
-RECIPES = Path(__file__).resolve().parent
+# As short as can be: the commands are recorded with the runs.
+RECIPES = Path(os.path.relpath(Path(__file__).parent))
 
 
 @dataclass(frozen=True)
