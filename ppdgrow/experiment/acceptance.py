@@ -7,7 +7,6 @@ batches. Losses are in nats per target (per image under `classify`).
 from __future__ import annotations
 
 from dataclasses import dataclass
-from statistics import NormalDist
 from typing import Any
 
 import torch
@@ -15,8 +14,8 @@ import torch
 from ppdgrow.config.growth import Rule
 from ppdgrow.engine.evaluate import Evaluation
 from ppdgrow.errors import InvalidInputError
+from ppdgrow.experiment.statistics import CONFIDENCE, student_quantile
 
-CONFIDENCE = 0.95
 PARENT_RULE_NOTE = (
     "the parent rule hardly ever rejects, because the training budget itself lowers the loss: it does not show "
     "that the growth helped"
@@ -73,18 +72,6 @@ def paired_difference(grown: Evaluation, twin: Evaluation) -> PairedDifference:
     error = float((residuals.square().sum() * examples / (examples - 1)).sqrt() / counts.sum())
     half = student_quantile(0.5 + CONFIDENCE / 2, examples - 1) * error
     return PairedDifference(mean, mean - half, mean + half, examples)
-
-
-def student_quantile(probability: float, freedom: int) -> float:
-    """Quantile of Student's t (Abramowitz & Stegun 26.7.5); within 0.2 % from 3 degrees of freedom up."""
-    z = NormalDist().inv_cdf(probability)
-    terms = (
-        (z**3 + z) / 4,
-        (5 * z**5 + 16 * z**3 + 3 * z) / 96,
-        (3 * z**7 + 19 * z**5 + 17 * z**3 - 15 * z) / 384,
-        (79 * z**9 + 776 * z**7 + 1482 * z**5 - 1920 * z**3 - 945 * z) / 92160,
-    )
-    return z + sum(term / freedom**power for power, term in enumerate(terms, start=1))
 
 
 @dataclass(frozen=True)

@@ -24,7 +24,7 @@ def criterion(comparison: Comparison, name: str) -> Criterion:
 
 
 def against_base(folder: Path, loss: float = 4.0, **changes: Any) -> Comparison:
-    base = write_run(folder / "base", {20: 4.1}, accuracy=0.5)
+    base = write_run(folder / "base", {20: 4.1}, accuracy=0.5, flops=20.0, seconds=2.0)
     return compare_runs([base, write_run(folder / "other", {20: loss}, **changes)])
 
 
@@ -92,12 +92,12 @@ def test_the_verdict_needs_every_judged_criterion(tmp_path: Path, changes: dict[
 
 
 def test_one_bad_run_among_several_rejects(tmp_path: Path) -> None:
-    base = write_run(tmp_path / "base", {20: 4.1})
+    base = write_run(tmp_path / "base", {20: 4.1}, flops=20.0, seconds=2.0)
     good, bad = write_run(tmp_path / "good", {20: 4.0}), write_run(tmp_path / "bad", {20: 4.3})
     assert compare_runs([base, good]).verdict == "accept"
     comparison = compare_runs([base, good, bad])
     assert comparison.verdict == "reject"
-    assert [c.run for c in comparison.criteria] == ["good"] * 3 + ["bad"] * 3
+    assert [c.run for c in comparison.criteria] == ["good"] * 5 + ["bad"] * 5
 
 
 def test_a_run_against_itself_is_not_an_improvement(tmp_path: Path) -> None:

@@ -15,7 +15,10 @@ from ppdgrow.experiment.comparison.table import closing_lines, comparison_rows, 
 
 
 def pair_of_runs(folder: Path, **changes: Any) -> list[Path]:
-    return [write_run(folder / "base", {20: 4.1}), write_run(folder / "other", {20: 4.0}, **changes)]
+    return [
+        write_run(folder / "base", {20: 4.1}, flops=20.0, seconds=2.0),
+        write_run(folder / "other", {20: 4.0}, **changes),
+    ]
 
 
 @pytest.mark.parametrize(
@@ -175,18 +178,36 @@ RUN_KEYS = [
     "name", "run", "checkpoint", "checkpoint_sha256", "seeds", "layers", "parameters", "flops_per_token",
     "half_steps", "steps", "tokens", "flops", "flops_ratio", "seconds", "seconds_ratio", "trials", "trials_kept",
     "trials_rejected", "lr_factor", "train_loss", "validation", "validation_step", "test", "insertions",
-    "gradient_spikes", "loss_spikes", "equal", "curve",
+    "gradient_spikes", "loss_spikes", "cost_to_baseline_loss", "equal", "curve", "arm",
 ]  # fmt: skip
 INSERTION_KEYS = [
     "step", "method", "kinds", "ids", "bit_exact", "loss_before", "loss_after", "loss_after_updates", "updates",
-    "gradient_spike", "loss_spikes",
+    "gradient_spike", "loss_spikes", "growth_bump", "steps_to_recover",
+]  # fmt: skip
+ARM_KEYS = [
+    "name", "runs", "seeds", "paired_seeds", "loss", "accuracy", "train_loss", "test_loss", "test_accuracy",
+    "flops_ratio", "seconds_ratio", "loss_difference", "accuracy_difference", "cost_to_baseline_loss", "verdict",
+    "curves",
+]  # fmt: skip
+CRITERION_KEYS = [
+    "name", "run", "against", "passed", "value", "bound", "relation", "unit", "note", "low", "high", "judged", "seeds",
 ]  # fmt: skip
 
 
 def test_the_document_keeps_its_keys(tmp_path: Path) -> None:
     document = compare_runs(pair_of_runs(tmp_path, events=[growth(10)])).document()
     assert json.loads(json.dumps(document, allow_nan=False)) == document
-    assert list(document) == ["schema", "baseline", "runs", "criteria", "decision", "verdict", "warnings", "notes"]
+    assert list(document) == [
+        "schema",
+        "baseline",
+        "arms",
+        "runs",
+        "criteria",
+        "decision",
+        "verdict",
+        "warnings",
+        "notes",
+    ]
     assert (document["schema"], document["decision"], document["verdict"]) == (1, None, "accept")
     assert [list(run) for run in document["runs"]] == [RUN_KEYS, RUN_KEYS]
     other = document["runs"][1]
@@ -195,8 +216,10 @@ def test_the_document_keeps_its_keys(tmp_path: Path) -> None:
     assert list(other["equal"]["steps"]) == ["step", "loss", "baseline_loss", "difference"]
     assert list(other["curve"][0]) == ["step", "loss", "flops", "seconds"]
     assert list(other["validation"]) == ["loss", "accuracy", "perplexity", "bits_per_byte"]
-    keys = ["name", "run", "against", "passed", "value", "bound", "relation", "unit", "note"]
-    assert [list(criterion) for criterion in document["criteria"]] == [keys] * 3
+    assert [list(criterion) for criterion in document["criteria"]] == [CRITERION_KEYS] * 5
+    assert [list(arm) for arm in document["arms"]] == [ARM_KEYS] * 2
+    assert [list(arm["curves"]) for arm in document["arms"]] == [["steps", "flops", "seconds"]] * 2
+    assert list(document["arms"][1]["loss"]) == ["mean", "sd", "low", "high", "values"]
 
 
 def test_the_table_puts_the_runs_side_by_side(tmp_path: Path) -> None:
@@ -228,10 +251,12 @@ def test_the_table_puts_the_runs_side_by_side(tmp_path: Path) -> None:
         ("no insertion spike", "0", "<= 0", "pass"),
         ("lower loss at equal steps (vs base)", "-0.1000", "< 0", "pass"),
         ("comparable final accuracy (vs base)", "+0.30 pt", "> -0.5 pt", "pass"),
+        ("FLOPs to its final loss (vs base)", "0.38", "<= 0.8", "pass"),
+        ("wall-clock to its final loss (vs base)", "0.75", "<= 0.8", "pass"),
     ]
     assert all(len(row) == len(t.header) for t in (table, criteria) for row in t.rows)
     lines = closing_lines(comparison)
-    assert lines[0] == "verdict: accept (3 of 3 judged criteria passed, against base)"
+    assert lines[0] == "verdict: accept (5 of 5 judged criteria passed, against base)"
     assert lines[-1].startswith("one seed each")
     assert all(text.isascii() for t in (table, criteria) for row in (t.header, *t.rows) for text in row)
 

@@ -11,7 +11,8 @@ from synthetic_runs import growth, trial, write_run
 from ppdgrow.config.state import Cost
 from ppdgrow.experiment.comparison.compare import Comparison, compare_runs
 from ppdgrow.experiment.comparison.criteria import NO_INSERTION_SPIKE
-from ppdgrow.experiment.comparison.history import RunHistory, read_history
+from ppdgrow.experiment.comparison.history import RunHistory
+from ppdgrow.experiment.comparison.reading import read_history
 from ppdgrow.experiment.comparison.table import closing_lines, comparison_rows
 
 TWIN = {"event": "twin", "step": 10, "until": 15, "kept": False, "loss": 4.0}

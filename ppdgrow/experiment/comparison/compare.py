@@ -1,28 +1,20 @@
-"""`compare`: runs held against a baseline, with what each cost, and a verdict. Pure data; nothing is printed."""
+"""`compare`: arms held against a baseline, with what each cost, and a verdict. Pure data; nothing is printed."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
-from ppdgrow.accounting import count_parameters, flops_per_token, half_steps
 from ppdgrow.config.state import Cost
 from ppdgrow.errors import ConfigError
 from ppdgrow.experiment.acceptance import Decision
+from ppdgrow.experiment.comparison.arms import Arm, read_arms
 from ppdgrow.experiment.comparison.comparability import doubts_between, doubts_of, refuse_incomparable
-from ppdgrow.experiment.comparison.criteria import (
-    ONE_SEED,
-    Criterion,
-    Verdict,
-    success_criteria,
-    verdict_of,
-)
-from ppdgrow.experiment.comparison.curves import EqualFigures, EqualPoint, equal_figures
-from ppdgrow.experiment.comparison.history import RunHistory, name_histories, read_history
-from ppdgrow.experiment.comparison.insertions import Insertion, insertions_of
-from ppdgrow.experiment.comparison.spikes import SpikeCounts, find_spikes
+from ppdgrow.experiment.comparison.criteria import ONE_SEED, Criterion, Verdict, success_criteria, verdict_of
+from ppdgrow.experiment.comparison.curves import AXES, bands
+from ppdgrow.experiment.comparison.figures import ComparedArm, ComparedRun, compared_arms
 
 EQUAL_BUDGET_NOTE = (
     "at equal FLOPs or wall-clock the run that costs more is read in mid-course, before its learning rate has "
@@ -31,72 +23,14 @@ EQUAL_BUDGET_NOTE = (
 
 TRIALS_NOTE = (
     "FLOPs and wall-clock are those of the models themselves, also where two are held against each other at equal "
-    "cost; what was spent on rejected trials and on twins comes on top and has rows of its own"
+    "cost; what was spent on rejected trials and on twins comes on top and has rows of its own. The cost to the "
+    "baseline's final loss includes it"
 )
 
-
-@dataclass(frozen=True)
-class ComparedRun:
-    """One run with everything that is said of it; `equal` is None for the baseline."""
-
-    history: RunHistory
-    parameters: int
-    flops_per_token: int
-    half_steps: int
-    flops_ratio: float | None
-    seconds_ratio: float | None
-    insertions: tuple[Insertion, ...]
-    gradient_spikes: SpikeCounts
-    loss_spikes: int
-    equal: EqualFigures | None
-
-    @property
-    def name(self) -> str:
-        """The name under which it is shown."""
-        return self.history.name
-
-    @property
-    def has_trials(self) -> bool:
-        """Whether growths were tried in its making, or something was spent on that."""
-        history = self.history
-        return history.state.ledger.trials != Cost() or history.trials_kept + history.trials_rejected > 0
-
-    def document(self) -> dict[str, Any]:
-        """The run's entry in the JSON of `compare`."""
-        history, state = self.history, self.history.state
-        return {
-            "name": history.name,
-            "run": history.run.path.as_posix(),
-            "checkpoint": history.checkpoint.as_posix(),
-            "checkpoint_sha256": history.digest,
-            "seeds": list(history.seeds),
-            "layers": history.architecture.num_layers,
-            "parameters": self.parameters,
-            "flops_per_token": self.flops_per_token,
-            "half_steps": self.half_steps,
-            "steps": state.step,
-            "tokens": state.ledger.tokens,
-            "flops": state.ledger.flops,
-            "flops_ratio": self.flops_ratio,
-            "seconds": state.ledger.seconds,
-            "seconds_ratio": self.seconds_ratio,
-            "trials": state.ledger.trials.model_dump(),
-            "trials_kept": history.trials_kept,
-            "trials_rejected": history.trials_rejected,
-            "lr_factor": state.lr_factor,
-            "train_loss": state.train_loss,
-            "validation": history.final.validation.model_dump(),
-            "validation_step": history.final.step,
-            "test": None,
-            "insertions": [_insertion_document(insertion) for insertion in self.insertions],
-            "gradient_spikes": asdict(self.gradient_spikes),
-            "loss_spikes": self.loss_spikes,
-            "equal": None if self.equal is None else _equal_document(self.equal),
-            "curve": [
-                {"step": p.step, "loss": p.validation.loss, "flops": p.flops, "seconds": p.seconds}
-                for p in history.metrics.evaluations
-            ],
-        }
+INTERVAL_NOTE = (
+    "[..]: 95 % interval of the mean paired difference over the seeds (Student's t); it covers the noise of seeds, not "
+    "the choice of the validation examples"
+)
 
 
 @dataclass(frozen=True)
@@ -116,23 +50,28 @@ class Decided:
 
 @dataclass(frozen=True)
 class Comparison:
-    """Runs, baseline first. `decided` is set by `--accept` only: the runs are then parent, trial and twin."""
+    """Arms, baseline first. `decided` is set by `--accept` only: the arms are then parent, trial and twin."""
 
-    runs: tuple[ComparedRun, ...]
+    arms: tuple[ComparedArm, ...]
     criteria: tuple[Criterion, ...]
     decided: Decided | None
     warnings: tuple[str, ...]
     notes: tuple[str, ...]
 
     @property
-    def baseline(self) -> ComparedRun:
-        """The run that the others are held against; with `--accept` the parent."""
-        return self.runs[0]
+    def baseline(self) -> ComparedArm:
+        """The arm that the others are held against; with `--accept` the parent."""
+        return self.arms[0]
 
     @property
-    def others(self) -> tuple[ComparedRun, ...]:
-        """All runs but the baseline."""
-        return self.runs[1:]
+    def runs(self) -> tuple[ComparedRun, ...]:
+        """All runs, those of the baseline first."""
+        return tuple(run for arm in self.arms for run in arm.runs)
+
+    @property
+    def several_seeds(self) -> bool:
+        """Whether some arm has more than one run."""
+        return any(len(arm.runs) > 1 for arm in self.arms)
 
     @property
     def verdict(self) -> Verdict:
@@ -141,12 +80,23 @@ class Comparison:
             return "accept" if self.decided.decision.accepted else "reject"
         return verdict_of(self.criteria)
 
+    def verdict_on(self, arm: ComparedArm) -> Verdict | None:
+        """The verdict on one arm by its own criteria; None for the baseline."""
+        own = [criterion for criterion in self.criteria if criterion.run == arm.name]
+        return None if arm is self.baseline else verdict_of(own)
+
     def document(self) -> dict[str, Any]:
         """The JSON of `compare` (DESIGN section 4)."""
+        curves = {axis: bands([[run.history for run in arm.runs] for arm in self.arms], axis) for axis in AXES}
         return {
             "schema": 1,
             "baseline": self.baseline.name,
-            "runs": [run.document() for run in self.runs],
+            "arms": [
+                arm.document()
+                | {"verdict": self.verdict_on(arm), "curves": {axis: curves[axis][place].document() for axis in AXES}}
+                for place, arm in enumerate(self.arms)
+            ],
+            "runs": [{**run.document(), "arm": arm.name} for arm in self.arms for run in arm.runs],
             "criteria": [asdict(criterion) for criterion in self.criteria],
             "decision": None if self.decided is None else self.decided.document(),
             "verdict": self.verdict,
@@ -156,10 +106,10 @@ class Comparison:
 
 
 def compare_runs(paths: Sequence[Path]) -> Comparison:
-    """Hold every run against the first one.
+    """Hold every arm against the first one.
 
     Args:
-        paths: run folders, or checkpoints in them; the baseline first.
+        paths: run folders, checkpoints in them, or folders of runs; the baseline first.
 
     Raises:
         ConfigError: too few paths, or runs whose losses are not comparable.
@@ -167,68 +117,45 @@ def compare_runs(paths: Sequence[Path]) -> Comparison:
     """
     if len(paths) < 2:
         raise ConfigError(f"found {len(paths)} runs, expected a baseline and at least one other run to compare")
-    histories = name_histories([read_history(path) for path in paths])
-    baseline, others = histories[0], histories[1:]
-    for other in others:
-        refuse_incomparable(baseline, other)
-    warnings = [
-        *(doubt for history in histories for doubt in doubts_of(history)),
-        *(doubt for other in others for doubt in doubts_between(baseline, other)),
-    ]
-    runs = tuple(compared(history, baseline) for history in histories)
-    criteria = tuple(
-        criterion
-        for run in runs[1:]
-        if run.equal is not None
-        for criterion in success_criteria(baseline, run.history, run.insertions, run.equal)
-    )
-    return Comparison(runs, criteria, None, tuple(warnings), _notes(runs))
+    arms, doubts = read_arms(paths)
+    refuse_others(arms)
+    compared = compared_arms(arms)
+    criteria = tuple(criterion for arm in compared[1:] for criterion in success_criteria(compared[0], arm))
+    warnings = tuple(dict.fromkeys([*doubts, *_doubts(compared)]))
+    return Comparison(compared, criteria, None, warnings, _notes(compared))
 
 
-def compared(history: RunHistory, baseline: RunHistory) -> ComparedRun:
-    """A run with its figures against the baseline, which may be the run itself."""
-    spikes = find_spikes(history.metrics, history.changes)
-    ledger, reference = history.state.ledger, baseline.state.ledger
-    return ComparedRun(
-        history=history,
-        parameters=count_parameters(history.architecture),
-        flops_per_token=flops_per_token(history.architecture),
-        half_steps=half_steps(history.architecture),
-        flops_ratio=ledger.flops / reference.flops if reference.flops else None,
-        seconds_ratio=ledger.seconds / reference.seconds if reference.seconds else None,
-        insertions=insertions_of(history, spikes),
-        gradient_spikes=spikes.gradients(0, history.step),
-        loss_spikes=spikes.losses(0, history.step),
-        equal=None if history is baseline else equal_figures(baseline, history),
-    )
+def refuse_others(arms: Sequence[Arm]) -> None:
+    """Every run must be comparable with the first.
+
+    Raises:
+        ConfigError: one is not.
+    """
+    histories = [history for arm in arms for history in arm.histories]
+    for other in histories[1:]:
+        refuse_incomparable(histories[0], other)
 
 
-def _notes(runs: Sequence[ComparedRun]) -> tuple[str, ...]:
+def _doubts(arms: Sequence[ComparedArm]) -> Iterator[str]:
+    """What to know before the arms are believed: of each run, of each pair, and of seeds without a partner."""
+    for arm in arms:
+        for run in arm.runs:
+            yield from doubts_of(run.history)
+    for arm in arms[1:]:
+        alone = [run for run in arm.runs if not run.paired]
+        for run in arm.pairs:
+            yield from doubts_between(run.reference, run.history)
+        if alone:
+            seeds = ", ".join(str(seed) for run in alone for seed in run.history.seeds)
+            yield (
+                f"{arm.name}: {arms[0].name} has no run with seed {seeds}, which counts in means and not in paired "
+                "differences"
+            )
+
+
+def _notes(arms: Sequence[ComparedArm]) -> tuple[str, ...]:
+    runs = [run for arm in arms for run in arm.runs]
     budgets = any(run.equal is not None and (run.equal.flops or run.equal.seconds) for run in runs)
     trials = any(run.has_trials for run in runs)
-    return (ONE_SEED, *((EQUAL_BUDGET_NOTE,) if budgets else ()), *((TRIALS_NOTE,) if trials else ()))
-
-
-def _insertion_document(insertion: Insertion) -> dict[str, Any]:
-    return asdict(insertion) | {"kinds": list(insertion.kinds), "ids": list(insertion.ids)}
-
-
-def _equal_document(equal: EqualFigures) -> dict[str, Any]:
-    return {
-        "steps": _point_document(equal.steps, "step"),
-        "flops": _point_document(equal.flops, "flops"),
-        "seconds": _point_document(equal.seconds, "seconds"),
-        "shared_steps": equal.shared_steps,
-        "curve": [_point_document(point, "step") for point in equal.curve],
-    }
-
-
-def _point_document(point: EqualPoint | None, axis: str) -> dict[str, Any] | None:
-    if point is None:
-        return None
-    return {
-        axis: int(point.at) if axis == "step" else point.at,
-        "loss": point.loss,
-        "baseline_loss": point.baseline_loss,
-        "difference": point.difference,
-    }
+    seeds = INTERVAL_NOTE if any(len(arm.pairs) > 1 for arm in arms[1:]) else ONE_SEED
+    return (seeds, *((EQUAL_BUDGET_NOTE,) if budgets else ()), *((TRIALS_NOTE,) if trials else ()))

@@ -1,15 +1,18 @@
-"""Two loss curves held against each other: at equal steps, at equal FLOPs, at equal wall-clock."""
+"""Loss curves over steps, FLOPs and wall-clock: held against each other, brought to common points, read for a loss."""
 
 from __future__ import annotations
 
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Literal
 
 import numpy as np
 
-from ppdgrow.experiment.comparison.history import RunHistory
+from ppdgrow.experiment.comparison.history import Budget, Evaluated, RunHistory
 
-Budget = Literal["flops", "seconds"]
+Axis = Literal["steps", "flops", "seconds"]
+AXES: tuple[Axis, ...] = ("steps", "flops", "seconds")
+GRID = 101
 
 
 @dataclass(frozen=True)
@@ -98,3 +101,97 @@ def shared_steps(baseline: RunHistory, other: RunHistory) -> int:
     same = (ours.steps[:length] == theirs.steps[:length]) & (ours.train_loss[:length] == theirs.train_loss[:length])
     equal = length if same.all() else int(np.argmin(same))
     return int(ours.steps[equal - 1]) if equal else 0
+
+
+def cost_of(history: RunHistory, point: Evaluated, axis: Axis) -> float | None:
+    """Steps, FLOPs or seconds up to a point: of the model, its shallow phase, and its trials that were decided."""
+    if axis == "steps":
+        return float(point.step)
+    own = point.flops if axis == "flops" else point.seconds
+    return None if own is None else own + history.beside(point.step, axis)
+
+
+def cost_to_reach(history: RunHistory, loss: float, axis: Axis) -> float | None:
+    """What a run had cost when its validation loss first fell to `loss`, interpolated; None where it never did."""
+    before: tuple[float, float] | None = None
+    for cost, reached in _points(history, axis):
+        if reached <= loss:
+            if before is None or before[1] == reached:
+                return cost
+            return before[0] + (cost - before[0]) * (before[1] - loss) / (before[1] - reached)
+        before = cost, reached
+    return None
+
+
+def cost_ratio(baseline: RunHistory, other: RunHistory, axis: Axis) -> float | None:
+    """Cost of `other` over cost of the baseline, each until it first had the baseline's final loss.
+
+    None where `other` never had it, or a cost was not recorded.
+    """
+    target = baseline.final.validation.loss
+    ours, theirs = cost_to_reach(other, target, axis), cost_to_reach(baseline, target, axis)
+    return ours / theirs if ours is not None and theirs else None
+
+
+def _points(history: RunHistory, axis: Axis) -> Iterator[tuple[float, float]]:
+    for point in history.metrics.evaluations:
+        cost = cost_of(history, point, axis)
+        if cost is not None:
+            yield cost, point.validation.loss
+
+
+@dataclass(frozen=True)
+class Band:
+    """Validation loss of the seeds of an arm at common places of an axis: their mean, lowest and highest."""
+
+    at: tuple[float, ...]
+    mean: tuple[float, ...]
+    low: tuple[float, ...]
+    high: tuple[float, ...]
+
+    def document(self) -> dict[str, list[float]]:
+        """Its columns as plain values."""
+        return {name: list(column) for name, column in vars(self).items()}
+
+
+def bands(arms: Sequence[Sequence[RunHistory]], axis: Axis) -> list[Band]:
+    """The curves of several arms at common points, interpolated between evaluated ones.
+
+    An arm has values where all its seeds have been evaluated before and after. The points are the evaluated steps,
+    or evenly spread ones where these are many or the axis is another.
+    """
+    curves = [[_drawn(history, axis) for history in arm] for arm in arms]
+    places = np.unique([cost for arm in curves for costs, _ in arm for cost in costs])
+    if not len(places):
+        return [Band((), (), (), ()) for _ in arms]
+    if axis != "steps" or len(places) > GRID:
+        places = np.linspace(places[0], places[-1], GRID)
+    return [_band(arm, places) for arm in curves]
+
+
+def _band(curves: Sequence[tuple[list[float], list[float]]], places: np.ndarray) -> Band:
+    if not all(costs for costs, _ in curves):
+        return Band((), (), (), ())
+    first, last = max(costs[0] for costs, _ in curves), min(costs[-1] for costs, _ in curves)
+    inside = np.unique([first, *places[(places > first) & (places < last)], last]) if first <= last else np.array([])
+    losses = np.array([np.interp(inside, costs, values) for costs, values in curves])
+    columns = (inside, losses.mean(axis=0), losses.min(axis=0), losses.max(axis=0))
+    return Band(*(tuple(map(float, column)) for column in columns))
+
+
+def _drawn(history: RunHistory, axis: Axis) -> tuple[list[float], list[float]]:
+    """Costs and losses of a run, with a second point where an insertion changed the loss."""
+    jumps = {event.step: event.loss_after for event in history.insertions if event.loss_after != event.loss_before}
+    costs: list[float] = []
+    losses: list[float] = []
+    for point in history.metrics.evaluations:
+        cost = cost_of(history, point, axis)
+        if cost is None:
+            continue
+        costs.append(cost)
+        losses.append(point.validation.loss)
+        after = jumps.get(point.step)
+        if after is not None and point.step < history.step:
+            costs.append(float(np.nextafter(cost, np.inf)))
+            losses.append(after)
+    return costs, losses

@@ -20,9 +20,11 @@ from ppdgrow.experiment.comparison.comparability import (
     doubts_of_trial,
     refuse_incomparable,
 )
-from ppdgrow.experiment.comparison.compare import Comparison, Decided, compared
+from ppdgrow.experiment.comparison.compare import Comparison, Decided
 from ppdgrow.experiment.comparison.criteria import ONE_SEED, Criterion, parent_rule, twin_rule
-from ppdgrow.experiment.comparison.history import RunHistory, name_histories, read_history
+from ppdgrow.experiment.comparison.figures import ComparedArm, compared
+from ppdgrow.experiment.comparison.history import RunHistory, name_histories
+from ppdgrow.experiment.comparison.reading import read_history
 from ppdgrow.experiment.comparison.twin import (
     EvaluationOptions,
     check_twin,
@@ -84,7 +86,10 @@ def decide(request: DecisionRequest, narrator: Narrator) -> Comparison:
         margin=_given(request.margin, "margin"),
     )
     return Comparison(
-        runs=tuple(compared(history, parent) for history in histories),
+        arms=tuple(
+            ComparedArm(history.name, (compared(history, parent),), is_baseline=history is parent)
+            for history in histories
+        ),
         criteria=_criteria(parent, trial, twin, decision),
         decided=Decided(decision, _cost(parent, trial), None if twin is None else _cost(parent, twin)),
         warnings=tuple(warnings),

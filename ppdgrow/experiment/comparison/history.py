@@ -5,32 +5,37 @@ A history ends at a checkpoint: lines of metrics and events after it are not par
 
 from __future__ import annotations
 
-import math
-import reprlib
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from itertools import pairwise
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
 import numpy as np
 import numpy.typing as npt
-from pydantic import BaseModel, ConfigDict, Field, ValidationError
+from pydantic import BaseModel, ConfigDict, Field
 
-from ppdgrow.checkpoint import RunFolder, locate_checkpoint, manifest_digest, read_config, read_jsonl, read_state
+from ppdgrow.checkpoint import RunFolder
 from ppdgrow.config.architecture import Architecture
-from ppdgrow.config.load import Layer, read_yaml, resolve
 from ppdgrow.config.schema import Recipe
 from ppdgrow.config.state import Count, Finite, TrainerState, Validation
-from ppdgrow.errors import ConfigError, InvalidInputError
 
 FloatArray = npt.NDArray[np.float64]
 IntArray = npt.NDArray[np.int64]
+Budget = Literal["flops", "seconds"]
 Names = Annotated[tuple[str, ...], Field(strict=False)]
 
 # The events of `growth.jsonl` that a comparison reads; the others say nothing that these do not.
 SURGERY = ("grow", "remove")
-READ = ("train", "decision", *SURGERY)
+READ = ("train", "decision", "twin", *SURGERY)
+
+
+class _Spent(BaseModel):
+    """A key of the cost of a trial or twin: `flops` stands under `cost`, `seconds` under `timing`."""
+
+    model_config = ConfigDict(extra="ignore", strict=True, frozen=True)
+
+    flops: Annotated[float, Field(ge=0, allow_inf_nan=False, strict=False)] = 0.0
+    seconds: Annotated[float, Field(ge=0, allow_inf_nan=False, strict=False)] = 0.0
 
 
 class GrowthEvent(BaseModel):
@@ -54,6 +59,9 @@ class GrowthEvent(BaseModel):
     loss_before: Finite | None = None
     loss_after: Finite | None = None
     bit_exact: bool | None = None
+    kept: bool | None = None
+    cost: _Spent = _Spent()
+    timing: _Spent = _Spent()
 
     @property
     def decided(self) -> int:
@@ -64,6 +72,11 @@ class GrowthEvent(BaseModel):
     def changed_the_model(self) -> bool:
         """Whether blocks came or went for good: not in a rejected trial."""
         return self.event in SURGERY and self.decision != "reject"
+
+    @property
+    def is_cost_beside_the_model(self) -> bool:
+        """Whether it is an arm of a trial that did not become the model."""
+        return (self.event == "decision" and self.decision == "reject") or (self.event == "twin" and not self.kept)
 
 
 @dataclass(frozen=True)
@@ -92,7 +105,10 @@ class Metrics:
 
 @dataclass(frozen=True)
 class RunHistory:
-    """A run up to a checkpoint. `recipe` is None where the run's recipe cannot be read."""
+    """A run up to a checkpoint. `recipe` is None where the run's recipe cannot be read.
+
+    `lineage` holds the lines of `growth.jsonl`, `events` what a comparison reads of them.
+    """
 
     name: str
     run: RunFolder
@@ -103,6 +119,7 @@ class RunHistory:
     recipe: Recipe | None
     metrics: Metrics
     events: tuple[GrowthEvent, ...]
+    lineage: tuple[dict[str, Any], ...]
 
     @property
     def final(self) -> Evaluated:
@@ -146,6 +163,11 @@ class RunHistory:
         """Whether the lineage shows that very checkpoint of `parent`."""
         return any(event.parent_sha256 == parent.digest and event.decision != "reject" for event in self.events)
 
+    def beside(self, step: int, axis: Budget) -> float:
+        """FLOPs or seconds that were spent beside the model on trials that were decided by a step."""
+        spent = [event for event in self.events if event.is_cost_beside_the_model and event.decided <= step]
+        return sum(event.cost.flops if axis == "flops" else event.timing.seconds for event in spent)
+
     @property
     def trials_kept(self) -> int:
         """Trials that were accepted, those of ancestors included."""
@@ -166,36 +188,6 @@ class RunHistory:
         if not seeds and self.recipe is not None:
             seeds = [self.recipe.train.seed]
         return tuple(dict.fromkeys(seeds))
-
-
-def read_history(path: Path) -> RunHistory:
-    """Read the run folder or checkpoint at `path`, without its tensors.
-
-    Raises:
-        InvalidInputError: no valid checkpoint, broken metrics or lineage, no steps, or never evaluated.
-    """
-    run, folder = locate_checkpoint(path)
-    state = read_state(folder)
-    events = tuple(event for event in _read_events(run.growth_path) if event.decided <= state.step)
-    metrics = _read_metrics(run.metrics_path, state.step)
-    metrics = replace(metrics, evaluations=_closed(metrics.evaluations, state, events))
-    if not metrics.evaluations:
-        raise InvalidInputError(
-            f"{str(path)!r} has no evaluated step up to step {state.step}, so there is no loss to compare: "
-            "train it on, or grow without --no-eval"
-        )
-    _check_costs(metrics.evaluations, run.metrics_path)
-    return RunHistory(
-        name=run.path.resolve().name,
-        run=run,
-        checkpoint=folder,
-        digest=manifest_digest(folder),
-        architecture=read_config(folder),
-        state=state,
-        recipe=_read_recipe(run.recipe_path),
-        metrics=metrics,
-        events=events,
-    )
 
 
 def name_histories(histories: Sequence[RunHistory]) -> list[RunHistory]:
@@ -225,125 +217,3 @@ def _shortest_name(folder: Path, others: set[Path]) -> str:
         if not any(other.parts[-length:] == tail for other in others):
             return "/".join(tail)
     return folder.as_posix()
-
-
-def _closed(
-    evaluations: Sequence[Evaluated], state: TrainerState, events: Sequence[GrowthEvent]
-) -> tuple[Evaluated, ...]:
-    """The evaluated points, the last as the checkpoint itself records it.
-
-    A line of metrics at the step of a growth that changed the function speaks of the parent.
-    """
-    points = list(evaluations)
-    surgery = [event for event in events if event.changed_the_model and event.step == state.step]
-    stale = not all(event.bit_exact for event in surgery)
-    if state.validation is not None or stale:
-        points = [point for point in points if point.step < state.step]
-    if state.validation is not None:
-        points.append(Evaluated(state.step, state.validation, float(state.ledger.flops), state.ledger.seconds))
-    return tuple(points)
-
-
-def _check_costs(points: Sequence[Evaluated], path: Path) -> None:
-    for axis in ("flops", "seconds"):
-        known = [(point.step, getattr(point, axis)) for point in points if getattr(point, axis) is not None]
-        for (_, before), (step, after) in pairwise(known):
-            if after < before:
-                raise InvalidInputError(
-                    f"{str(path)!r}: the running count of {axis} falls from {before:.6g} to {after:.6g} by step "
-                    f"{step}, expected it to grow: restore the file"
-                )
-
-
-def _read_events(path: Path) -> list[GrowthEvent]:
-    events = []
-    for number, line in enumerate(read_jsonl(path), start=1):
-        if isinstance(line.get("event"), str) and line["event"] not in READ:
-            continue
-        try:
-            events.append(GrowthEvent.model_validate(line))
-        except ValidationError as error:
-            raise _broken(path, number, error) from None
-    return events
-
-
-def _read_recipe(path: Path) -> Recipe | None:
-    try:
-        return resolve([Layer("run", read_yaml(path))]).recipe
-    except ConfigError:
-        return None
-
-
-def _read_metrics(path: Path, last: int) -> Metrics:
-    lines = read_jsonl(path)
-    steps = _steps(lines, path)
-    kept = int(np.searchsorted(steps, last, side="right"))
-    lines, steps = lines[:kept], steps[:kept]
-    if not lines:
-        raise InvalidInputError(
-            f"{str(path)!r} has no steps up to step {last}: expected one line per optimizer step; train the run first"
-        )
-    flops = _column(lines, "flops", path, required=True)
-    evaluations = []
-    for index, line in enumerate(lines):
-        if line.get("validation") is None:
-            continue
-        try:
-            figures = Validation.model_validate(line["validation"])
-        except ValidationError as error:
-            raise _broken(path, index + 1, error, "validation") from None
-        seconds = _seconds(line, path, index + 1)
-        evaluations.append(Evaluated(int(steps[index]), figures, float(flops[index]), seconds))
-    return Metrics(
-        steps=steps,
-        train_loss=_column(lines, "train_loss", path, required=True),
-        grad_norm=_column(lines, "grad_norm", path),
-        grad_norm_new=_column(lines, "grad_norm_new", path),
-        evaluations=tuple(evaluations),
-    )
-
-
-def _steps(lines: Sequence[dict[str, Any]], path: Path) -> IntArray:
-    steps: list[int] = []
-    for number, line in enumerate(lines, start=1):
-        step = line.get("step")
-        if type(step) is not int or not 0 <= step < 2**62:
-            raise _bad_line(path, number, f"step is {reprlib.repr(step)}, expected a whole number")
-        if steps and step <= steps[-1]:
-            raise _bad_line(path, number, f"step {step} follows step {steps[-1]}, expected rising steps")
-        steps.append(step)
-    return np.array(steps, dtype=np.int64)
-
-
-def _column(lines: Sequence[dict[str, Any]], key: str, path: Path, *, required: bool = False) -> FloatArray:
-    values = []
-    for number, line in enumerate(lines, start=1):
-        value = line.get(key)
-        if value is None and not required:
-            values.append(math.nan)
-            continue
-        values.append(_finite(value, key, path, number))
-    return np.array(values, dtype=np.float64)
-
-
-def _seconds(line: dict[str, Any], path: Path, number: int) -> float | None:
-    timing = line.get("timing")
-    value = timing.get("seconds") if isinstance(timing, dict) else None
-    return None if value is None else _finite(value, "timing.seconds", path, number)
-
-
-def _finite(value: Any, key: str, path: Path, number: int) -> float:
-    # type() and not isinstance(): True is no figure. A whole number may be too large for a float.
-    if (type(value) is float and math.isfinite(value)) or (type(value) is int and abs(value) < 1 << 1000):
-        return float(value)
-    raise _bad_line(path, number, f"{key} is {reprlib.repr(value)}, expected a finite number")
-
-
-def _broken(path: Path, number: int, error: ValidationError, prefix: str = "") -> InvalidInputError:
-    first = error.errors(include_url=False)[0]
-    where = ".".join(part for part in (prefix, *map(str, first["loc"])) if part)
-    return _bad_line(path, number, f"{where}: {first['msg']}")
-
-
-def _bad_line(path: Path, number: int, found: str) -> InvalidInputError:
-    return InvalidInputError(f"{str(path)!r}, line {number}: {found}; restore the file from a copy of the run")

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
+from itertools import pairwise
 
-from ppdgrow.experiment.comparison.history import GrowthEvent, RunHistory
+from ppdgrow.experiment.comparison.history import Evaluated, GrowthEvent, RunHistory
 from ppdgrow.experiment.comparison.spikes import SpikeCounts, SpikeSteps
 
 UPDATES_AFTER = 1000
+BUMP_STEPS = 200
 
 
 @dataclass(frozen=True)
@@ -16,6 +19,9 @@ class Insertion:
 
     `loss_after_updates` is taken `updates` optimizer steps later, at the evaluated step nearest to 1,000 steps
     and not beyond the next change of the model; the spikes are those of up to 1,000 steps in the same bounds.
+    `growth_bump` is the highest validation loss right after the growth and within 200 steps, less that before it;
+    `steps_to_recover` the steps until the loss before was reached again, interpolated between evaluations: 0 where it
+    never rose, None where it was not reached.
     """
 
     step: int
@@ -29,6 +35,8 @@ class Insertion:
     updates: int | None
     gradient_spike: SpikeCounts
     loss_spikes: int
+    growth_bump: float | None
+    steps_to_recover: float | None
 
     @property
     def jump(self) -> float | None:
@@ -58,4 +66,29 @@ def _insertion(event: GrowthEvent, history: RunHistory, spikes: SpikeSteps) -> I
         updates=None if nearest is None else nearest.step - event.step,
         gradient_spike=spikes.gradients(event.step, min(end, target)),
         loss_spikes=spikes.losses(event.step, min(end, target)),
+        growth_bump=_bump(event, later),
+        steps_to_recover=_recovery(event, later),
     )
+
+
+def _rise(event: GrowthEvent, later: Sequence[Evaluated]) -> list[tuple[int, float]]:
+    """Steps since the growth and loss over the level before it, from the insertion on; nothing if not measured."""
+    if event.loss_before is None or event.loss_after is None:
+        return []
+    points = [(0, event.loss_after), *((point.step - event.step, point.validation.loss) for point in later)]
+    return [(steps, loss - event.loss_before) for steps, loss in points]
+
+
+def _bump(event: GrowthEvent, later: Sequence[Evaluated]) -> float | None:
+    return max((rise for steps, rise in _rise(event, later) if steps <= BUMP_STEPS), default=None)
+
+
+def _recovery(event: GrowthEvent, later: Sequence[Evaluated]) -> float | None:
+    rise = _rise(event, later)
+    above = [place for place, (steps, height) in enumerate(rise) if height > 0 and steps <= BUMP_STEPS]
+    if not rise or not above:
+        return 0.0 if rise else None
+    for (before, high), (after, low) in pairwise(rise[above[0] :]):
+        if low <= 0:
+            return before + (after - before) * high / (high - low)
+    return None

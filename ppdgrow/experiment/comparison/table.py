@@ -1,19 +1,38 @@
-"""A comparison as rows of text for a terminal: the figures side by side, then the criteria, then the verdict."""
+"""A comparison as rows of text for a terminal: the figures side by side, then the criteria, then the verdict.
+
+Few arms stand beside each other with all their figures; many stand below each other with those that decide.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from statistics import fmean
 
 from ppdgrow.config.state import Cost
 from ppdgrow.console import format_count, format_flops, format_seconds
-from ppdgrow.experiment.comparison.compare import ComparedRun, Comparison
-from ppdgrow.experiment.comparison.criteria import COMPARABLE_ACCURACY, NO_INSERTION_SPIKE, ONE_SEED, Criterion
-from ppdgrow.experiment.comparison.curves import EqualPoint
+from ppdgrow.experiment.comparison.compare import Comparison
+from ppdgrow.experiment.comparison.criteria import (
+    CHEAPER_FLOPS,
+    CHEAPER_SECONDS,
+    COMPARABLE_ACCURACY,
+    NO_INSERTION_SPIKE,
+    ONE_SEED,
+    Criterion,
+)
+from ppdgrow.experiment.comparison.curves import AXES, Axis, EqualPoint
+from ppdgrow.experiment.comparison.figures import ComparedArm, ComparedRun
 from ppdgrow.experiment.comparison.insertions import Insertion
+from ppdgrow.experiment.statistics import Estimate
 
 NOTHING = "-"
+SIDE_BY_SIDE = 4
 ONE_SEED_EACH = "one seed each: run more seeds before you believe this (see --help)"
+PLACES: dict[Axis, Callable[[float], str]] = {
+    "steps": lambda at: f"step {at:,.0f}",
+    "flops": format_flops,
+    "seconds": format_seconds,
+}
 _PASSED = {True: "pass", False: "fail", None: "not judged"}
 
 
@@ -26,45 +45,83 @@ class TextTable:
 
 
 def comparison_rows(comparison: Comparison) -> TextTable:
-    """One column per run, the baseline first."""
-    runs, baseline = comparison.runs, comparison.baseline
+    """The arms beside each other, the baseline first; many of them below each other."""
+    return beside(comparison) if len(comparison.arms) <= SIDE_BY_SIDE else below(comparison)
 
-    def row(label: str, cell: Callable[[ComparedRun], str]) -> tuple[str, ...]:
-        return (label, *(cell(run) for run in runs))
 
-    def loss(run: ComparedRun) -> str:
-        here, there = (r.history.final.validation.loss for r in (run, baseline))
-        return f"{here:.4f}" + ("" if run is baseline else f" ({here - there:+.4f})")
+def below(comparison: Comparison) -> TextTable:
+    """One row per arm with the figures that decide."""
+    tested = any(arm.test_loss is not None for arm in comparison.arms)
+    names = ("arm", "seeds", "layers", "parameters", "validation loss", "against the first", "accuracy")
+    header = [*names, "FLOPs", "wall-clock", "FLOPs to its loss", "insertion", "verdict"]
+    header += ["test loss"] if tested else []
+    rows = []
+    for arm in comparison.arms:
+        insertion = largest_jump(arm)
+        row = [
+            arm.name,
+            str(len(arm.runs)),
+            str(arm.first.history.architecture.num_layers),
+            format_count(arm.first.parameters),
+            spread(arm.loss, 4),
+            NOTHING if arm.loss_difference is None else with_interval(arm.loss_difference, 4),
+            f"{spread(arm.accuracy, 2)} %",
+            NOTHING if arm.flops_ratio is None else f"{arm.flops_ratio.mean:.2f}",
+            NOTHING if arm.seconds_ratio is None else f"{arm.seconds_ratio.mean:.2f}",
+            cost_cell(arm, "flops"),
+            NOTHING if insertion is None else exact(insertion),
+            comparison.verdict_on(arm) or "baseline",
+        ]
+        rows.append((*row, *([NOTHING if arm.test_loss is None else spread(arm.test_loss, 4)] if tested else [])))
+    return TextTable(tuple(header), tuple(rows))
 
-    def accuracy(run: ComparedRun) -> str:
-        here, there = (100 * r.history.final.validation.accuracy for r in (run, baseline))
-        return f"{here:.2f} %" + ("" if run is baseline else f" ({here - there:+.2f} pt)")
+
+def beside(comparison: Comparison) -> TextTable:
+    """One column per arm with all figures."""
+    arms, baseline = comparison.arms, comparison.baseline
+
+    def row(label: str, cell: Callable[[ComparedArm], str]) -> tuple[str, ...]:
+        return (label, *(cell(arm) for arm in arms))
+
+    def once(label: str, cell: Callable[[ComparedRun], str]) -> tuple[str, ...]:
+        return row(label, lambda arm: cell(arm.first))
+
+    def loss(arm: ComparedArm) -> str:
+        difference = "" if arm is baseline or arm.loss_difference is None else with_interval(arm.loss_difference, 4)
+        return spread(arm.loss, 4) + (difference and f" ({difference})")
+
+    def accuracy(arm: ComparedArm) -> str:
+        paired = arm.accuracy_difference
+        difference = "" if arm is baseline or paired is None else with_interval(paired, 2)
+        return f"{spread(arm.accuracy, 2)} %" + (difference and f" ({difference} pt)")
 
     rows = [
-        row("layers", _layers),
-        row("parameters", lambda run: format_count(run.parameters)),
-        row("FLOP per token", lambda run: format_flops(run.flops_per_token)),
-        row("half-steps", lambda run: str(run.half_steps)),
-        row("steps", lambda run: f"{run.history.step:,}"),
+        *([row("seeds", seeds)] if comparison.several_seeds else []),
+        once("layers", layers),
+        once("parameters", lambda run: format_count(run.parameters)),
+        once("FLOP per token", lambda run: format_flops(run.flops_per_token)),
+        once("half-steps", lambda run: str(run.half_steps)),
+        once("steps", lambda run: f"{run.history.step:,}"),
         row("validation loss", loss),
         row("accuracy", accuracy),
+        *_test_rows(comparison),
         *_equal_rows(comparison),
-        row("FLOPs", lambda run: _ratio(run.flops_ratio, format_flops(run.history.state.ledger.flops))),
-        row("wall-clock", lambda run: _ratio(run.seconds_ratio, format_seconds(run.history.state.ledger.seconds))),
+        row("FLOPs", lambda arm: _ratio(arm.flops_ratio, format_flops(_mean(arm, lambda c: c.flops)))),
+        row("wall-clock", lambda arm: _ratio(arm.seconds_ratio, format_seconds(_mean(arm, lambda c: c.seconds)))),
+        *_cost_rows(comparison),
         *_trial_rows(comparison),
         *_insertion_rows(comparison),
-        row("gradient spikes (old / new)", _gradient_spikes),
-        row("loss spikes", lambda run: str(run.loss_spikes)),
+        row("gradient spikes (old / new)", gradient_spikes),
+        row("loss spikes", lambda arm: str(sum(run.loss_spikes for run in arm.runs))),
     ]
-    return TextTable(("", *(run.name for run in runs)), tuple(rows))
+    return TextTable(("", *(arm.name for arm in arms)), tuple(rows))
 
 
 def criteria_rows(comparison: Comparison) -> TextTable:
     """One row per criterion: its figure, its bound, how it came out, and what to know of it."""
     several = len({criterion.run for criterion in comparison.criteria}) > 1
     rows = tuple(
-        (_criterion_label(c, several), _figure(c), f"{c.relation} {_bound(c)}", _PASSED[c.passed], c.note)
-        for c in comparison.criteria
+        (_criterion_label(c, several), _figure(c), bound(c), _PASSED[c.passed], c.note) for c in comparison.criteria
     )
     return TextTable(("criterion", "figure", "bound", "", ""), rows)
 
@@ -79,7 +136,7 @@ def closing_lines(comparison: Comparison) -> list[str]:
             f"verdict: {comparison.verdict} ({passed} of {len(judged)} judged criteria passed, "
             f"against {comparison.baseline.name})",
             *(note for note in comparison.notes if note != ONE_SEED),
-            ONE_SEED_EACH,
+            *([ONE_SEED_EACH] if ONE_SEED in comparison.notes else []),
         ]
     return [
         f"verdict: {comparison.verdict} by the {decided.decision.rule} rule",
@@ -99,99 +156,198 @@ def _cost_line(name: str, cost: Cost | None) -> list[str]:
     ]
 
 
-def _layers(run: ComparedRun) -> str:
+def seeds(arm: ComparedArm) -> str:
+    """The seeds of an arm, separated by commas."""
+    return ", ".join(str(seed) for run in arm.runs for seed in run.history.seeds) or NOTHING
+
+
+def layers(run: ComparedRun) -> str:
+    """The depth of a run, `6 -> 12 at step 400` where it grew."""
     changes = [event for event in run.history.surgery if event.layers_after is not None]
     if not changes or changes[0].layers_before is None:
         return str(run.history.architecture.num_layers)
     return str(changes[0].layers_before) + "".join(f" -> {e.layers_after} at step {e.step:,}" for e in changes)
 
 
-def _ratio(ratio: float | None, amount: str) -> str:
-    return f"{NOTHING} ({amount})" if ratio is None else f"{ratio:.2f} ({amount})"
+def spread(figure: Estimate, digits: int) -> str:
+    """The mean, and the standard deviation where there are several values."""
+    deviation = "" if figure.deviation is None else f" sd {figure.deviation:.{digits}f}"
+    return f"{figure.mean:.{digits}f}{deviation}"
+
+
+def with_interval(figure: Estimate, digits: int) -> str:
+    """The mean of a difference with its sign, and the 95 % interval where there are several values."""
+    return f"{figure.mean:+.{digits}f}{interval(figure.low, figure.high, digits)}"
+
+
+def interval(low: float | None, high: float | None, digits: int) -> str:
+    """` [low, high]`, or nothing."""
+    return "" if low is None or high is None else f" [{low:+.{digits}f}, {high:+.{digits}f}]"
+
+
+def exact(jump: float) -> str:
+    """A change of the loss; nothing but zero is written 0."""
+    return "0" if jump == 0 else f"{jump:.3g}"
+
+
+def largest_jump(arm: ComparedArm) -> float | None:
+    """The largest change of the loss by an insertion, in any seed."""
+    jumps = [i.jump for run in arm.runs for i in run.insertions if i.jump is not None]
+    return max(jumps, key=abs, default=None)
+
+
+def cost_cell(arm: ComparedArm, axis: Axis) -> str:
+    """Cost to the baseline's final loss over the baseline's own, or how many seeds reached it."""
+    if arm.is_baseline or not arm.pairs:
+        return NOTHING
+    ratio, reached = arm.cost_to_loss(axis), arm.reached(axis)
+    if ratio is None:
+        return "not reached" if not reached else f"reached by {reached} of {len(arm.pairs)}"
+    low, high = ratio.low, ratio.high
+    return f"{ratio.mean:.2f}" + ("" if low is None or high is None else f" [{low:.2f}, {high:.2f}]")
+
+
+def gradient_spikes(arm: ComparedArm) -> str:
+    """Gradient spikes of old and new parameters in all seeds together."""
+    old, new = (
+        [getattr(run.gradient_spikes, group) for run in arm.runs if getattr(run.gradient_spikes, group) is not None]
+        for group in ("old", "new")
+    )
+    shown = [str(sum(counts)) if counts else NOTHING for counts in (old, new)]
+    return " / ".join(shown) if new else shown[0]
+
+
+def _mean(arm: ComparedArm, read: Callable[[Cost], float]) -> float:
+    return fmean(read(run.history.state.ledger) for run in arm.runs)
+
+
+def _ratio(ratio: Estimate | None, amount: str) -> str:
+    return f"{NOTHING} ({amount})" if ratio is None else f"{ratio.mean:.2f} ({amount})"
+
+
+def _test_rows(comparison: Comparison) -> list[tuple[str, ...]]:
+    if all(arm.test_loss is None for arm in comparison.arms):
+        return []
+    return [
+        ("test loss", *(_spread_or_nothing(arm.test_loss, 4) for arm in comparison.arms)),
+        ("test accuracy", *(_spread_or_nothing(arm.test_accuracy, 2, " %") for arm in comparison.arms)),
+    ]
+
+
+def _spread_or_nothing(figure: Estimate | None, digits: int, unit: str = "") -> str:
+    return NOTHING if figure is None else f"{spread(figure, digits)}{unit}"
+
+
+def _cost_rows(comparison: Comparison) -> list[tuple[str, ...]]:
+    """The cost to the baseline's final loss as a ratio; not where a decision is about the runs."""
+    if comparison.decided is not None:
+        return []
+    named = {"steps": "steps", "flops": "FLOPs", "seconds": "wall-clock"}
+    return [
+        (f"{named[axis]} to the first's final loss", *(cost_cell(arm, axis) for arm in comparison.arms))
+        for axis in AXES
+    ]
 
 
 def _trial_rows(comparison: Comparison) -> list[tuple[str, ...]]:
     """What the trials of progressive runs cost beside the models, held against the baseline's own cost."""
-    runs = comparison.runs
-    if not any(run.has_trials for run in runs):
+    arms = comparison.arms
+    if not any(run.has_trials for run in comparison.runs):
         return []
 
-    def cell(run: ComparedRun, text: str) -> str:
-        return text if run.has_trials else NOTHING
+    def cell(arm: ComparedArm, text: str) -> str:
+        return text if any(run.has_trials for run in arm.runs) else NOTHING
 
-    own = comparison.baseline.history.state.ledger
-    counts = [f"{run.history.trials_kept} / {run.history.trials_rejected}" for run in runs]
-    spent = [run.history.state.ledger.trials for run in runs]
-    flops = [_ratio(cost.flops / own.flops if own.flops else None, format_flops(cost.flops)) for cost in spent]
-    seconds = [
-        _ratio(cost.seconds / own.seconds if own.seconds else None, format_seconds(cost.seconds)) for cost in spent
+    counts = [
+        f"{sum(run.history.trials_kept for run in arm.runs)} / {sum(run.history.trials_rejected for run in arm.runs)}"
+        for arm in arms
     ]
+
+    def spent(arm: ComparedArm, read: Callable[[Cost], float], form: Callable[[float], str]) -> str:
+        own = _mean(comparison.baseline, read)
+        cost = fmean(read(run.history.state.ledger.trials) for run in arm.runs)
+        return f"{cost / own:.2f} ({form(cost)})" if own else f"{NOTHING} ({form(cost)})"
+
     return [
-        (label, *(cell(run, text) for run, text in zip(runs, texts, strict=True)))
-        for label, texts in (
-            ("trials (kept / rejected)", counts),
-            ("FLOPs of trials", flops),
-            ("wall-clock of trials", seconds),
-        )
+        ("trials (kept / rejected)", *(cell(arm, text) for arm, text in zip(arms, counts, strict=True))),
+        ("FLOPs of trials", *(cell(arm, spent(arm, lambda cost: cost.flops, format_flops)) for arm in arms)),
+        ("wall-clock of trials", *(cell(arm, spent(arm, lambda cost: cost.seconds, format_seconds)) for arm in arms)),
     ]
 
 
 def _equal_rows(comparison: Comparison) -> list[tuple[str, ...]]:
     """Losses at equal cost; at equal steps only where the last losses are not already that."""
-    rows = []
     last = {run.history.final.step for run in comparison.runs}
-    if len(last) > 1:
-        rows.append(_equal_row(comparison, "loss at equal steps", "steps", lambda at: f"step {at:,.0f}"))
-    rows.append(_equal_row(comparison, "loss at equal FLOPs", "flops", format_flops))
-    rows.append(_equal_row(comparison, "loss at equal wall-clock", "seconds", format_seconds))
-    return rows
+    steps = [_equal_row(comparison, "loss at equal steps", "steps")] if len(last) > 1 else []
+    return [
+        *steps,
+        _equal_row(comparison, "loss at equal FLOPs", "flops"),
+        _equal_row(comparison, "loss at equal wall-clock", "seconds"),
+    ]
 
 
-def _equal_row(comparison: Comparison, label: str, axis: str, place: Callable[[float], str]) -> tuple[str, ...]:
-    def cell(run: ComparedRun) -> str:
-        point: EqualPoint | None = None if run.equal is None else getattr(run.equal, axis)
-        if point is None:
+def _equal_row(comparison: Comparison, label: str, axis: Axis) -> tuple[str, ...]:
+    def cell(arm: ComparedArm) -> str:
+        points: list[EqualPoint | None] = [None if run.equal is None else getattr(run.equal, axis) for run in arm.pairs]
+        known = [point for point in points if point is not None]
+        if not known or len(known) < len(points):
             return NOTHING
-        return f"{point.loss:.4f} ({point.difference:+.4f}) at {place(point.at)}"
+        difference = Estimate(tuple(point.difference for point in known))
+        loss, at = fmean(point.loss for point in known), fmean(point.at for point in known)
+        return f"{loss:.4f} ({with_interval(difference, 4)}) at {PLACES[axis](at)}"
 
-    return (label, *(cell(run) for run in comparison.runs))
+    return (label, *(cell(arm) for arm in comparison.arms))
 
 
 def _insertion_rows(comparison: Comparison) -> list[tuple[str, ...]]:
     most = max(len(run.insertions) for run in comparison.runs)
     rows: list[tuple[str, ...]] = []
     for index in range(most):
-        row = [run.insertions[index] if index < len(run.insertions) else None for run in comparison.runs]
+        row = [[r.insertions[index] for r in arm.runs if index < len(r.insertions)] for arm in comparison.arms]
         which = f" {index + 1}" if most > 1 else ""
-        updates = {insertion.updates for insertion in row if insertion is not None and insertion.updates is not None}
+        updates = {insertion.updates for cell in row for insertion in cell if insertion.updates is not None}
         same = updates.pop() if len(updates) == 1 else None
-        rows.append((f"loss before / after insertion{which}", *map(_before_after, row)))
+        rows.append((f"loss before / after insertion{which}", *map(before_after, row)))
         label = "loss some updates after" if same is None else f"loss {same:,} updates after"
-        rows.append((f"{label}{which and f' insertion{which}'}", *(_later(i, same is None) for i in row)))
+        rows.append((f"{label}{which and f' insertion{which}'}", *(_later(cell, same is None) for cell in row)))
+        rows.append((f"growth bump, steps to recover{which}", *map(bump, row)))
     return rows
 
 
-def _before_after(insertion: Insertion | None) -> str:
-    if insertion is None:
+def before_after(insertions: Sequence[Insertion]) -> str:
+    """The losses right before and after an insertion, mean over the seeds, with as many digits as tell them apart."""
+    measured = [(i.loss_before, i.loss_after) for i in insertions]
+    known = [(b, a) for b, a in measured if b is not None and a is not None]
+    if not insertions:
         return NOTHING
-    if insertion.loss_before is None or insertion.loss_after is None:
+    if len(known) < len(measured):
         return "not measured"
-    before, after = f"{insertion.loss_before:.6f}", f"{insertion.loss_after:.6f}"
-    if before == after and insertion.jump:
-        before, after = repr(insertion.loss_before), repr(insertion.loss_after)
-    return f"{before} / {after}"
+    before, after = (fmean(column) for column in zip(*known, strict=True))
+    shown = f"{before:.6f}", f"{after:.6f}"
+    if shown[0] == shown[1] and any(insertion.jump for insertion in insertions):
+        shown = repr(before), repr(after)
+    return f"{shown[0]} / {shown[1]}"
 
 
-def _later(insertion: Insertion | None, tell_updates: bool) -> str:
-    if insertion is None or insertion.loss_after_updates is None:
+def bump(insertions: Sequence[Insertion]) -> str:
+    """The growth bump, and the steps until the loss before it was reached again; means over the seeds."""
+    bumps = [insertion.growth_bump for insertion in insertions]
+    known = [value for value in bumps if value is not None]
+    if not known or len(known) < len(bumps):
         return NOTHING
-    return f"{insertion.loss_after_updates:.4f}" + (f" ({insertion.updates:,})" if tell_updates else "")
+    steps = [insertion.steps_to_recover for insertion in insertions]
+    recovered = [value for value in steps if value is not None]
+    told = f"{fmean(recovered):,.0f}" if len(recovered) == len(steps) else "not recovered"
+    return f"{fmean(known):+.4f}, {told}"
 
 
-def _gradient_spikes(run: ComparedRun) -> str:
-    counts = (run.gradient_spikes.old, run.gradient_spikes.new)
-    shown = [NOTHING if count is None else str(count) for count in counts]
-    return shown[0] if counts[1] is None else " / ".join(shown)
+def _later(insertions: Sequence[Insertion], tell_updates: bool) -> str:
+    losses = [(i.loss_after_updates, i.updates) for i in insertions]
+    known = [(loss, updates) for loss, updates in losses if loss is not None and updates is not None]
+    if not known or len(known) < len(losses):
+        return NOTHING
+    told = f" ({', '.join(f'{updates:,}' for updates in sorted({u for _, u in known}))})" if tell_updates else ""
+    return f"{fmean(loss for loss, _ in known):.4f}{told}"
 
 
 def _criterion_label(criterion: Criterion, several: bool) -> str:
@@ -204,13 +360,18 @@ def _figure(criterion: Criterion) -> str:
     if value is None:
         return NOTHING
     if criterion.name == NO_INSERTION_SPIKE:
-        return "0" if value == 0 else f"{value:.3g}"
+        return exact(value)
+    if criterion.name in (CHEAPER_FLOPS, CHEAPER_SECONDS):
+        return f"{value:.2f}"
     digits, unit = (2, " pt") if criterion.name == COMPARABLE_ACCURACY else (4, "")
     # A difference that rounds to its bound would contradict the verdict beside it.
-    if abs(value - criterion.bound) < 0.5 * 10**-digits and value != criterion.bound:
+    if criterion.low is None and abs(value - criterion.bound) < 0.5 * 10**-digits and value != criterion.bound:
         return f"{value:+.6g}{unit}"
-    return f"{value:+.{digits}f}{unit}"
+    return f"{value:+.{digits}f}{interval(criterion.low, criterion.high, digits)}{unit}"
 
 
-def _bound(criterion: Criterion) -> str:
-    return f"{criterion.bound:g} pt" if criterion.unit == "pt" else f"{criterion.bound:g}"
+def bound(criterion: Criterion) -> str:
+    """The relation and the bound, and which end of the interval is held against it."""
+    end = {"mean": "", "low": "lower end ", "high": "upper end "}[criterion.judged]
+    limit = f"{criterion.bound:g} pt" if criterion.unit == "pt" else f"{criterion.bound:g}"
+    return f"{end}{criterion.relation} {limit}"
