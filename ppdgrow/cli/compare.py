@@ -12,10 +12,12 @@ from ppdgrow.console import Narrator
 
 if TYPE_CHECKING:
     from ppdgrow.experiment.comparison.compare import Comparison
+    from ppdgrow.experiment.comparison.output import OutputFiles
 
 NAME = "compare"
 EXAMPLE = """
   ppdgrow compare runs/baseline runs/grown-trained
+  ppdgrow compare runs/baseline runs/ffn runs/attention --test --report report.html --plot curves.svg
   ppdgrow compare runs/shallow runs/grown-trained --accept --epsilon 0.0
   ppdgrow compare runs/shallow runs/grown-trained --accept --twin runs/shallow-on --margin 0.01
 """
@@ -25,8 +27,38 @@ DECISION = "Decision"
 
 def run(
     runs: Annotated[
-        list[Path], typer.Argument(metavar="BASELINE OTHER..", help="Run folders; the first is the baseline.")
+        list[Path],
+        typer.Argument(
+            metavar="BASELINE OTHER..",
+            help="Run folders, or folders of runs that are the seeds of one arm; the first is the baseline.",
+        ),
     ],
+    test: Annotated[
+        bool,
+        typer.Option(
+            "--test",
+            help="Evaluate every run on the whole test split too. Once, at the end: it must not decide anything.",
+        ),
+    ] = False,
+    plot: Annotated[
+        Path | None,
+        typer.Option(
+            parser=options.parse_path,
+            metavar="FILE",
+            help="Draw the curves over steps, FLOPs and wall-clock into FILE (.svg or .png; needs ppdgrow[plot]).",
+            rich_help_panel=options.OUTPUT,
+        ),
+    ] = None,
+    report: Annotated[
+        list[Path] | None,
+        typer.Option(
+            parser=options.parse_path,
+            metavar="FILE",
+            help="Write a page with every figure, run, lineage and command into FILE: .html holds the curves too "
+            "(needs ppdgrow[plot]), .md shows those of --plot. Can be given twice.",
+            rich_help_panel=options.OUTPUT,
+        ),
+    ] = None,
     accept: Annotated[
         bool,
         typer.Option(
@@ -85,39 +117,61 @@ def run(
 ) -> None:
     """Hold runs against a baseline.
 
-    Prints one table: depth, cost, losses at equal steps, what the insertion did, and the three success criteria
-    of the first experiment, each with its figure and bound. Runs on different data are refused. The figures
-    come from the run folders alone; only --twin evaluates models (--data-dir, --device and --precision belong to
-    it). One seed of each arm is a hint, not evidence: run at least three.
+    Prints one table: depth, cost, losses at equal steps, what the insertion did, and the success criteria of the
+    first experiment, each with its figure and bound. Runs that differ in nothing but their seeds are one arm, with
+    mean, deviation and the 95 % interval of the paired differences. Runs on different data are refused. The figures
+    come from the run folders alone; only --twin and --test evaluate models (--data-dir, --device and --precision
+    belong to them). One seed of each arm is a hint, not evidence: run at least three.
     """
     from ppdgrow.experiment.comparison.compare import compare_runs
     from ppdgrow.experiment.comparison.decide import DecisionRequest, decide, evaluation_flags, refuse_without
-    from ppdgrow.experiment.comparison.twin import EvaluationOptions
+    from ppdgrow.experiment.comparison.evaluation import EvaluationOptions, with_test
+    from ppdgrow.experiment.comparison.output import OutputFiles
 
     narrator = Narrator(quiet=quiet, json=json)
     evaluation = EvaluationOptions(device, precision, data_dir)
+    files = OutputFiles(plot, tuple(report or ()))
     if accept:
+        files.refuse_with("--accept", test=test)
         comparison = decide(DecisionRequest(runs, epsilon, twin, rule, margin, evaluation), narrator)
     else:
-        own = {"--epsilon": epsilon, "--twin": twin, "--margin": margin, "--rule": rule}
-        refuse_without("--accept", own | evaluation_flags(evaluation))
+        refuse_without("--accept", {"--epsilon": epsilon, "--twin": twin, "--margin": margin, "--rule": rule})
+        if not test:
+            refuse_without("--test", evaluation_flags(evaluation))
+        files.check()
         comparison = compare_runs(runs)
+        if test:
+            comparison = with_test(comparison, evaluation, narrator)
     narrator.document(comparison.document())
     _tell(comparison, narrator)
+    _write(files, comparison, narrator)
     if accept and comparison.verdict == "reject":
         raise typer.Exit(3)
 
 
+def _write(files: OutputFiles, comparison: Comparison, narrator: Narrator) -> None:
+    for path in files.write(comparison):
+        narrator.say(f"written: {path}")
+
+
 def _tell(comparison: Comparison, narrator: Narrator) -> None:
     """Warnings, the table, the criteria, and the verdict with what it is worth."""
-    from ppdgrow.experiment.comparison.table import closing_lines, comparison_rows, criteria_rows
+    from ppdgrow.experiment.comparison.table import (
+        SIDE_BY_SIDE,
+        closing_lines,
+        comparison_rows,
+        criteria_matrix,
+        criteria_rows,
+    )
 
     for warning in comparison.warnings:
         narrator.warn(warning)
-    table, criteria = comparison_rows(comparison), criteria_rows(comparison)
+    table = comparison_rows(comparison)
     narrator.table(table.rows, header=table.header)
     narrator.data("")
-    narrator.table(criteria.rows, header=criteria.header, align="lrlll")
+    many = len(comparison.arms) > SIDE_BY_SIDE
+    criteria = criteria_matrix(comparison) if many else criteria_rows(comparison)
+    narrator.table(criteria.rows, header=criteria.header, align="llllllll" if many else "lrlll")
     narrator.data("")
     for line in closing_lines(comparison):
         narrator.data(line)

@@ -25,6 +25,8 @@ from ppdgrow.errors import ConfigError, InvalidInputError
 from ppdgrow.experiment.lineage import lineage_up_to, used_ids
 from ppdgrow.nn.model import build_model
 
+EVERYTHING = 10**9  # more batches than a split has: it gives all of its examples
+
 
 @dataclass(frozen=True)
 class Parent:
@@ -97,6 +99,14 @@ class Setting:
         return list(
             self.dataset.evaluation(
                 split, batch_size=train.batch_size, num_batches=train.eval_batches, device=self.device
+            )
+        )
+
+    def whole(self, split: Split) -> Sequence[BatchLike]:
+        """All examples of a split, by the recipe's batch size."""
+        return list(
+            self.dataset.evaluation(
+                split, batch_size=self.recipe.train.batch_size, num_batches=EVERYTHING, device=self.device
             )
         )
 

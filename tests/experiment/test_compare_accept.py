@@ -17,10 +17,11 @@ from ppdgrow.experiment.acceptance import Decision, PairedDifference
 from ppdgrow.experiment.comparison.compare import Comparison, compare_runs
 from ppdgrow.experiment.comparison.criteria import PARENT_RULE, TWIN_RULE, parent_rule, twin_rule
 from ppdgrow.experiment.comparison.decide import DecisionRequest, decide
+from ppdgrow.experiment.comparison.evaluation import EvaluationOptions
 from ppdgrow.experiment.comparison.history import RunHistory
 from ppdgrow.experiment.comparison.reading import read_history
 from ppdgrow.experiment.comparison.table import closing_lines, comparison_rows, criteria_rows
-from ppdgrow.experiment.comparison.twin import EvaluationOptions, check_twin, doubts_of_twin
+from ppdgrow.experiment.comparison.twin import check_twin, doubts_of_twin
 
 
 def decided(paths: Sequence[Path], **changes: Any) -> Comparison:

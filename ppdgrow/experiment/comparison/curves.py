@@ -8,9 +8,10 @@ from typing import Literal
 
 import numpy as np
 
-from ppdgrow.experiment.comparison.history import Budget, Evaluated, RunHistory
+from ppdgrow.experiment.comparison.history import Budget, Evaluated, FloatArray, RunHistory
 
 Axis = Literal["steps", "flops", "seconds"]
+Curve = tuple[list[float], list[float]]
 AXES: tuple[Axis, ...] = ("steps", "flops", "seconds")
 GRID = 101
 
@@ -169,17 +170,38 @@ def bands(arms: Sequence[Sequence[RunHistory]], axis: Axis) -> list[Band]:
     return [_band(arm, places) for arm in curves]
 
 
-def _band(curves: Sequence[tuple[list[float], list[float]]], places: np.ndarray) -> Band:
-    if not all(costs for costs, _ in curves):
-        return Band((), (), (), ())
+def difference_band(pairs: Sequence[tuple[RunHistory, RunHistory]], axis: Axis) -> Band:
+    """Loss of the second run of each pair less that of the first, where both have been evaluated before and after."""
+    curves = [(_drawn(baseline, axis), _drawn(other, axis)) for baseline, other in pairs]
+    places = np.unique([cost for pair in curves for costs, _ in pair for cost in costs])
+    if axis != "steps" and len(places):
+        places = np.linspace(places[0], places[-1], GRID)
+    inside = _common([curve for pair in curves for curve in pair], places)
+    return _summary(inside, [np.interp(inside, *other) - np.interp(inside, *baseline) for baseline, other in curves])
+
+
+def _band(curves: Sequence[Curve], places: FloatArray) -> Band:
+    inside = _common(curves, places)
+    return _summary(inside, [np.interp(inside, costs, losses) for costs, losses in curves])
+
+
+def _common(curves: Sequence[Curve], places: FloatArray) -> FloatArray:
+    """The places between the latest first and the earliest last point of the curves, and these two."""
+    if not curves or not all(costs for costs, _ in curves):
+        return np.array([])
     first, last = max(costs[0] for costs, _ in curves), min(costs[-1] for costs, _ in curves)
-    inside = np.unique([first, *places[(places > first) & (places < last)], last]) if first <= last else np.array([])
-    losses = np.array([np.interp(inside, costs, values) for costs, values in curves])
-    columns = (inside, losses.mean(axis=0), losses.min(axis=0), losses.max(axis=0))
+    return np.unique([first, *places[(places > first) & (places < last)], last]) if first <= last else np.array([])
+
+
+def _summary(places: FloatArray, values: Sequence[FloatArray]) -> Band:
+    if not len(places):
+        return Band((), (), (), ())
+    table = np.array(values)
+    columns = (places, table.mean(axis=0), table.min(axis=0), table.max(axis=0))
     return Band(*(tuple(map(float, column)) for column in columns))
 
 
-def _drawn(history: RunHistory, axis: Axis) -> tuple[list[float], list[float]]:
+def _drawn(history: RunHistory, axis: Axis) -> Curve:
     """Costs and losses of a run, with a second point where an insertion changed the loss."""
     jumps = {event.step: event.loss_after for event in history.insertions if event.loss_after != event.loss_before}
     costs: list[float] = []

@@ -22,11 +22,11 @@ from ppdgrow.experiment.comparison.comparability import (
 )
 from ppdgrow.experiment.comparison.compare import Comparison, Decided
 from ppdgrow.experiment.comparison.criteria import ONE_SEED, Criterion, parent_rule, twin_rule
+from ppdgrow.experiment.comparison.evaluation import EvaluationOptions
 from ppdgrow.experiment.comparison.figures import ComparedArm, compared
 from ppdgrow.experiment.comparison.history import RunHistory, name_histories
 from ppdgrow.experiment.comparison.reading import read_history
 from ppdgrow.experiment.comparison.twin import (
-    EvaluationOptions,
     check_twin,
     difference_to_twin,
     doubts_of_twin,

@@ -52,8 +52,8 @@ def comparison_rows(comparison: Comparison) -> TextTable:
 def below(comparison: Comparison) -> TextTable:
     """One row per arm with the figures that decide."""
     tested = any(arm.test_loss is not None for arm in comparison.arms)
-    names = ("arm", "seeds", "layers", "parameters", "validation loss", "against the first", "accuracy")
-    header = [*names, "FLOPs", "wall-clock", "FLOPs to its loss", "insertion", "verdict"]
+    names = ("arm", "seeds", "layers", "parameters", "validation loss", "against baseline", "accuracy")
+    header = [*names, "FLOPs", "wall-clock", "FLOPs to equal loss", "insertion", "verdict"]
     header += ["test loss"] if tested else []
     rows = []
     for arm in comparison.arms:
@@ -120,10 +120,18 @@ def beside(comparison: Comparison) -> TextTable:
 def criteria_rows(comparison: Comparison) -> TextTable:
     """One row per criterion: its figure, its bound, how it came out, and what to know of it."""
     several = len({criterion.run for criterion in comparison.criteria}) > 1
-    rows = tuple(
-        (_criterion_label(c, several), _figure(c), bound(c), _PASSED[c.passed], c.note) for c in comparison.criteria
-    )
+    rows = tuple((_criterion_label(c, several), figure(c), bound(c), outcome(c), c.note) for c in comparison.criteria)
     return TextTable(("criterion", "figure", "bound", "", ""), rows)
+
+
+def criteria_matrix(comparison: Comparison) -> TextTable:
+    """One row per arm, one column per criterion, how each came out."""
+    names = tuple(dict.fromkeys(criterion.name for criterion in comparison.criteria))
+    outcomes = {(criterion.run, criterion.name): outcome(criterion) for criterion in comparison.criteria}
+    rows = tuple(
+        (arm.name, *(outcomes.get((arm.name, name), NOTHING) for name in names)) for arm in comparison.arms[1:]
+    )
+    return TextTable((f"against {comparison.baseline.name}", *names), rows)
 
 
 def closing_lines(comparison: Comparison) -> list[str]:
@@ -169,15 +177,15 @@ def layers(run: ComparedRun) -> str:
     return str(changes[0].layers_before) + "".join(f" -> {e.layers_after} at step {e.step:,}" for e in changes)
 
 
-def spread(figure: Estimate, digits: int) -> str:
+def spread(found: Estimate, digits: int) -> str:
     """The mean, and the standard deviation where there are several values."""
-    deviation = "" if figure.deviation is None else f" sd {figure.deviation:.{digits}f}"
-    return f"{figure.mean:.{digits}f}{deviation}"
+    deviation = "" if found.deviation is None else f" sd {found.deviation:.{digits}f}"
+    return f"{found.mean:.{digits}f}{deviation}"
 
 
-def with_interval(figure: Estimate, digits: int) -> str:
+def with_interval(difference: Estimate, digits: int) -> str:
     """The mean of a difference with its sign, and the 95 % interval where there are several values."""
-    return f"{figure.mean:+.{digits}f}{interval(figure.low, figure.high, digits)}"
+    return f"{difference.mean:+.{digits}f}{interval(difference.low, difference.high, digits)}"
 
 
 def interval(low: float | None, high: float | None, digits: int) -> str:
@@ -234,8 +242,8 @@ def _test_rows(comparison: Comparison) -> list[tuple[str, ...]]:
     ]
 
 
-def _spread_or_nothing(figure: Estimate | None, digits: int, unit: str = "") -> str:
-    return NOTHING if figure is None else f"{spread(figure, digits)}{unit}"
+def _spread_or_nothing(found: Estimate | None, digits: int, unit: str = "") -> str:
+    return NOTHING if found is None else f"{spread(found, digits)}{unit}"
 
 
 def _cost_rows(comparison: Comparison) -> list[tuple[str, ...]]:
@@ -244,7 +252,7 @@ def _cost_rows(comparison: Comparison) -> list[tuple[str, ...]]:
         return []
     named = {"steps": "steps", "flops": "FLOPs", "seconds": "wall-clock"}
     return [
-        (f"{named[axis]} to the first's final loss", *(cost_cell(arm, axis) for arm in comparison.arms))
+        (f"{named[axis]} to equal loss", *(cost_cell(arm, axis) for arm in comparison.arms))
         for axis in AXES
     ]
 
@@ -355,7 +363,13 @@ def _criterion_label(criterion: Criterion, several: bool) -> str:
     return label if criterion.name == NO_INSERTION_SPIKE else f"{label} (vs {criterion.against})"
 
 
-def _figure(criterion: Criterion) -> str:
+def outcome(criterion: Criterion) -> str:
+    """`pass`, `fail` or `not judged`."""
+    return _PASSED[criterion.passed]
+
+
+def figure(criterion: Criterion) -> str:
+    """The figure of a criterion with its interval and unit."""
     value = criterion.value
     if value is None:
         return NOTHING

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
 from ppdgrow.config.architecture import Architecture
@@ -14,21 +12,13 @@ from ppdgrow.engine.evaluate import Evaluation
 from ppdgrow.errors import ConfigError
 from ppdgrow.experiment.acceptance import PairedDifference, paired_difference
 from ppdgrow.experiment.comparison.comparability import ENVIRONMENT
+from ppdgrow.experiment.comparison.evaluation import EvaluationOptions
 from ppdgrow.experiment.comparison.history import RunHistory
-from ppdgrow.experiment.setting import changed_splits, checkpoint_setting, load_parent
+from ppdgrow.experiment.setting import changed_splits, load_parent
 
 # Recipe keys that may differ: they speak of the grown parameters alone, or change no number of the training.
 FREE = frozenset({"train.only", "train.eval_every", "train.save_every", "train.keep", "data.directory"})
 FREE_PREFIX = "train.pair_"
-
-
-@dataclass(frozen=True)
-class EvaluationOptions:
-    """Where trial and twin are evaluated; None: as the trial was trained."""
-
-    device: str | None = None
-    precision: str | None = None
-    data_dir: Path | None = None
 
 
 def check_twin(parent: RunHistory, trial: RunHistory, twin: RunHistory) -> None:
@@ -106,9 +96,7 @@ def difference_to_twin(
         DivergedError: a loss is not finite.
     """
     model = load_parent(trial.checkpoint, optimizer=False)
-    setting = checkpoint_setting(
-        model, device=options.device or "auto", precision=options.precision, data_dir=options.data_dir
-    )
+    setting = options.setting(model)
     batches = setting.evaluation()
     narrator.say(
         f"evaluating {trial.name} and {twin.name} on {sum(len(batch.targets) for batch in batches):,} validation "

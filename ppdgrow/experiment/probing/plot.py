@@ -1,27 +1,30 @@
 """The picture of a probe: gradient norm and activity of each block, in the order in which blocks are applied.
 
-Kinds differ in colour, in lightness and in marker, so that the picture survives a grey printer and colour-blind eyes;
-its background is white, so that it can be read on a dark page. Matplotlib is imported only here, and only when used.
+Kinds differ in colour, in lightness and in marker, so that the picture survives a grey printer and colour-blind eyes.
 """
 
 from __future__ import annotations
 
-import io
 import math
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from ppdgrow.atomic import replace_file
-from ppdgrow.errors import ConfigError, StorageError
+from ppdgrow.experiment.picture import (
+    INK,
+    SUFFIXES,
+    check_file,
+    check_matplotlib,
+    new_figure,
+    render,
+    write_output,
+)
 from ppdgrow.experiment.probing.report import IDLE_ACTIVITY, BlockReport
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
-SUFFIXES = (".svg", ".png")
 # Colour and marker by kind of block: Okabe & Ito 2008, from dark to light, and an open circle for ordinary layers.
-INK = "#222222"
 STYLES: dict[str, tuple[str, str]] = {
     "layer": ("none", "o"),
     "ffn pair": ("#0072B2", "s"),
@@ -43,18 +46,8 @@ def check_plot(path: Path) -> None:
         ConfigError: the suffix is unknown, or matplotlib is not installed.
         StorageError: the folder is not there, or the path is one.
     """
-    if path.suffix.lower() not in SUFFIXES:
-        raise ConfigError(f"--plot {str(path)!r}: expected a file name that ends with {' or '.join(SUFFIXES)}")
-    if not path.parent.is_dir():
-        raise StorageError(f"--plot {str(path)!r}: the folder {str(path.parent)!r} does not exist; make it first")
-    if path.is_dir():
-        raise StorageError(f"--plot {str(path)!r} is a folder: choose another file name")
-    try:
-        import matplotlib.figure  # noqa: F401
-    except ImportError:
-        raise ConfigError(
-            "--plot draws with matplotlib, which is not installed: pip install 'ppdgrow[plot]', or leave --plot out"
-        ) from None
+    check_file(path, "--plot", SUFFIXES)
+    check_matplotlib("--plot")
 
 
 def write_plot(blocks: Sequence[BlockReport], path: Path, *, title: str) -> None:
@@ -63,31 +56,12 @@ def write_plot(blocks: Sequence[BlockReport], path: Path, *, title: str) -> None
     Raises:
         StorageError: the file system refused; an older file is left as it was.
     """
-    picture = draw(blocks, path.suffix.lower().removeprefix("."), title=title)
-    try:
-        replace_file(path, picture)
-    except OSError as error:
-        raise StorageError(f"cannot write --plot {str(path)!r}: {error.strerror or error}") from error
+    write_output(path, "--plot", draw(blocks, path.suffix.lower().removeprefix("."), title=title))
 
 
 def draw(blocks: Sequence[BlockReport], file_format: str, *, title: str) -> bytes:
     """The bytes of the picture; the same blocks give the same bytes."""
-    import matplotlib
-    from matplotlib.figure import Figure
-
-    style = matplotlib.rc_context(
-        {
-            "svg.hashsalt": "ppdgrow",
-            "font.size": 9,
-            "text.color": INK,
-            "axes.edgecolor": INK,
-            "axes.labelcolor": INK,
-            "xtick.color": INK,
-            "ytick.color": INK,
-        }
-    )
-    with style:
-        figure = Figure(figsize=(min(16.0, 4.0 + 0.3 * len(blocks)), 5.0), layout="constrained", facecolor="white")
+    with new_figure(min(16.0, 4.0 + 0.3 * len(blocks)), 5.0) as figure:
         upper, lower = figure.subplots(2, 1, sharex=True)
         _panel(upper, blocks, lambda block: block.gradient_norm, "gradient norm")
         _panel(lower, blocks, lambda block: block.activity, "activity  |B(x) - x| / |x|")
@@ -95,9 +69,7 @@ def draw(blocks: Sequence[BlockReport], file_format: str, *, title: str) -> byte
         _axis_of_blocks(lower, blocks)
         figure.suptitle(title, parse_math=False)  # a folder may be called $x$
         figure.legend(*upper.get_legend_handles_labels(), loc="outside lower center", ncols=4, frameon=False)
-        page = io.BytesIO()
-        figure.savefig(page, format=file_format, dpi=160, metadata={"Date": None} if file_format == "svg" else None)
-    return page.getvalue()
+        return render(figure, file_format)
 
 
 def _panel(axes: Axes, blocks: Sequence[BlockReport], read: Callable[[BlockReport], float], name: str) -> None:

@@ -1,0 +1,93 @@
+"""Pictures that commands draw on request: the file is checked before any work, and written whole or not at all.
+
+Their background is white, so that they can be read in print and on a dark page; colours differ in lightness too.
+Matplotlib is imported only here and where a figure is filled, and only when used.
+"""
+
+from __future__ import annotations
+
+import io
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from ppdgrow.atomic import replace_file
+from ppdgrow.errors import ConfigError, StorageError
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
+
+SUFFIXES = (".svg", ".png")
+INK = "#222222"
+# From dark to light, told apart by colour-blind eyes: Okabe & Ito 2008. Their yellow is too light for lines.
+COLOURS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9")
+
+
+def check_file(path: Path, flag: str, suffixes: Sequence[str]) -> None:
+    """Refuse an output file that could not be written, before any work.
+
+    Raises:
+        ConfigError: the suffix is unknown.
+        StorageError: the folder is not there, or the path is one.
+    """
+    if path.suffix.lower() not in suffixes:
+        raise ConfigError(f"{flag} {str(path)!r}: expected a file name that ends with {' or '.join(suffixes)}")
+    if not path.parent.is_dir():
+        raise StorageError(f"{flag} {str(path)!r}: the folder {str(path.parent)!r} does not exist; make it first")
+    if path.is_dir():
+        raise StorageError(f"{flag} {str(path)!r} is a folder: choose another file name")
+
+
+def check_matplotlib(flag: str) -> None:
+    """Refuse to draw without matplotlib, before any work.
+
+    Raises:
+        ConfigError: it is not installed.
+    """
+    try:
+        import matplotlib.figure  # noqa: F401
+    except ImportError:
+        raise ConfigError(
+            f"{flag} draws with matplotlib, which is not installed: pip install 'ppdgrow[plot]', or leave {flag} out"
+        ) from None
+
+
+def write_output(path: Path, flag: str, data: bytes) -> None:
+    """Replace `path` by these bytes, whole or not at all.
+
+    Raises:
+        StorageError: the file system refused; an older file is left as it was.
+    """
+    try:
+        replace_file(path, data)
+    except OSError as error:
+        raise StorageError(f"cannot write {flag} {str(path)!r}: {error.strerror or error}") from error
+
+
+@contextmanager
+def new_figure(width: float, height: float) -> Iterator[Figure]:
+    """A figure of some inches in the style of all pictures; it must be rendered within."""
+    import matplotlib
+    from matplotlib.figure import Figure
+
+    style = matplotlib.rc_context(
+        {
+            "svg.hashsalt": "ppdgrow",
+            "font.size": 9,
+            "text.color": INK,
+            "axes.edgecolor": INK,
+            "axes.labelcolor": INK,
+            "xtick.color": INK,
+            "ytick.color": INK,
+        }
+    )
+    with style:
+        yield Figure(figsize=(width, height), layout="constrained", facecolor="white")
+
+
+def render(figure: Figure, file_format: str) -> bytes:
+    """The bytes of a figure, `svg` or `png`; the same figure gives the same bytes."""
+    page = io.BytesIO()
+    figure.savefig(page, format=file_format, dpi=160, metadata={"Date": None} if file_format == "svg" else None)
+    return page.getvalue()

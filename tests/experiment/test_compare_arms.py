@@ -1,0 +1,255 @@
+"""Which runs are seeds of one arm, what the arm is called, and its paired differences."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import pytest
+from synthetic_runs import growth, trial, write_run
+
+from ppdgrow.errors import ConfigError
+from ppdgrow.experiment.comparison.arms import read_arms
+from ppdgrow.experiment.comparison.compare import compare_runs
+
+Grouped = list[tuple[str, list[int]]]
+# A recipe key that the seeds of one arm must share: runs with it are another arm.
+OTHER = {"recipe": {"train.lr": 1e-3}}
+
+
+def run(path: Path, seed: int, loss: float = 4.0, **changes: Any) -> Path:
+    return write_run(path, {20: loss}, seed=seed, **changes)
+
+
+def grouped(paths: Sequence[Path]) -> Grouped:
+    """Name and seeds of each arm."""
+    return [(arm.name, [history.seeds[0] for history in arm.histories]) for arm in read_arms(paths)[0]]
+
+
+def loose(folder: Path, one: dict[str, Any], other: dict[str, Any]) -> Grouped:
+    """Two single runs with seeds 0 and 1, beside one that is another arm."""
+    reference = run(folder / "reference", 0, recipe={"train.lr": 5e-4})
+    return grouped([reference, run(folder / "base-seed-0", 0, **one), run(folder / "base-seed-1", 1, **other)])
+
+
+TOGETHER: Grouped = [("reference", [0]), ("base", [0, 1])]
+APART: Grouped = [("reference", [0]), ("base-seed-0", [0]), ("base-seed-1", [1])]
+
+
+def test_a_folder_of_runs_is_one_arm_by_rising_seed(tmp_path: Path) -> None:
+    for name, seed in (("first", 10), ("second", 9), ("third", 2)):
+        run(tmp_path / "base" / name, seed)
+    (tmp_path / "base" / "notes").mkdir()
+    assert grouped([tmp_path / "base"]) == [("base", [2, 9, 10])]
+
+
+@pytest.mark.parametrize(
+    ("names", "common"),
+    [
+        (("base-seed-0", "base-seed-1"), "base"),
+        (("base-seed-10", "base-seed-11"), "base"),
+        (("run_s0", "run_s1"), "run"),
+        (("run.Seed.0", "run.Seed.1"), "run"),
+        (("zero0", "zero1"), "zero"),
+        (("12-layers-0", "12-layers-seed-1"), "12-layers"),
+        (("0", "1"), "0, 1"),
+        (("early", "late"), "early, late"),
+    ],
+)
+def test_single_runs_that_differ_in_the_seed_alone_are_one_arm(
+    tmp_path: Path, names: tuple[str, str], common: str
+) -> None:
+    other = run(tmp_path / "other", 0, **OTHER)
+    paths = [run(tmp_path / name, seed) for seed, name in enumerate(names)]
+    assert grouped([other, *paths]) == [("other", [0]), (common, [0, 1])]
+
+
+def test_runs_that_only_their_folders_tell_apart_are_named_by_these(tmp_path: Path) -> None:
+    paths = [run(tmp_path / "a" / name, int(name)) for name in ("0", "1")]
+    paths += [run(tmp_path / "b" / name, int(name), **OTHER) for name in ("0", "1")]
+    assert grouped(paths) == [("a", [0, 1]), ("b", [0, 1])]
+
+
+@pytest.mark.parametrize(
+    ("one", "other"),
+    [
+        ({}, {"recipe": {"train.eval_every": 5, "train.save_every": 7, "train.keep": 9}}),
+        ({}, {"loss": 5.0, "seconds": 7.0, "environment": {"threads": 2}}),
+        ({"events": [growth(10, 4.0, 4.0)]}, {"events": [growth(10, 4.1, 4.1, seed=1, ids=["p9"])]}),
+    ],
+    ids=["keys that change no number", "figures", "the same growth by hand"],
+)
+def test_what_the_seeds_of_one_arm_may_differ_in(tmp_path: Path, one: dict[str, Any], other: dict[str, Any]) -> None:
+    assert loose(tmp_path, one, other) == TOGETHER
+
+
+@pytest.mark.parametrize(
+    ("one", "other"),
+    [
+        ({}, OTHER),
+        ({}, {"batch_size": 8}),
+        ({}, {"events": [growth(10)]}),
+        ({"events": [growth(10)]}, {"events": [growth(11)]}),
+        ({"events": [growth(10)]}, {"events": [growth(10, method="copy")]}),
+        ({"events": [growth(10)]}, {"events": [growth(10, kinds=["attention"])]}),
+        ({"events": [growth(10)]}, {"events": [growth(10, positions=[0])]}),
+        ({"events": [growth(10, scale=1.0)]}, {"events": [growth(10, scale=0.3)]}),
+        ({"events": [growth(10, moments="fresh")]}, {"events": [growth(10, moments="copy")]}),
+        ({"events": [growth(10)]}, {"events": [growth(10, event="remove")]}),
+        ({}, {"steps": 25}),
+    ],
+    ids=[
+        "recipe",
+        "batch size",
+        "grown",
+        "grown later",
+        "method",
+        "kind",
+        "position",
+        "scale",
+        "moments",
+        "removed",
+        "step",
+    ],
+)
+def test_what_makes_another_arm(tmp_path: Path, one: dict[str, Any], other: dict[str, Any]) -> None:
+    assert loose(tmp_path, one, other) == APART
+
+
+def test_trials_that_were_decided_otherwise_are_of_the_same_arm(tmp_path: Path) -> None:
+    kept = trial("1.1", 5, 10, "accept")
+    refused = [*trial("1.1", 5, 10, "reject"), *trial("1.2", 5, 10, "reject", positions=[0])]
+    assert loose(tmp_path / "tried", {"events": kept}, {"events": refused}) == TOGETHER
+    by_hand = [{key: value for key, value in event.items() if key != "trial"} for event in kept]
+    assert loose(tmp_path / "by hand", {"events": by_hand}, {"events": refused}) == APART
+
+
+def test_the_same_seed_twice_is_no_arm(tmp_path: Path) -> None:
+    other = run(tmp_path / "other", 0, **OTHER)
+    paths = [run(tmp_path / f"base-{number}", seed) for number, seed in enumerate([0, 1, 1])]
+    assert grouped([other, *paths]) == [("other", [0]), ("base-0", [0]), ("base-1", [1]), ("base-2", [1])]
+    assert grouped([other, *paths[:2]]) == [("other", [0]), ("base", [0, 1])]
+
+
+def test_a_folder_that_holds_a_seed_twice_is_refused(tmp_path: Path) -> None:
+    other = run(tmp_path / "other", 0, **OTHER)
+    for name, seed in (("first", 3), ("second", 4), ("third", 3)):
+        run(tmp_path / "base" / name, seed)
+    with pytest.raises(ConfigError, match=r"base' holds seed 3 twice, in 'first' and 'third'"):
+        compare_runs([other, tmp_path / "base"])
+
+
+@pytest.mark.parametrize(
+    ("changes", "told"),
+    [
+        (OTHER, "train.lr 0.002 and 0.001"),
+        ({"batch_size": 8}, "train.batch_size 4 and 8"),
+        ({"steps": 2500}, "steps 20 and 2,500"),
+    ],
+)
+def test_runs_in_a_folder_that_are_no_seeds_are_one_arm_with_a_warning(
+    tmp_path: Path, changes: dict[str, Any], told: str
+) -> None:
+    run(tmp_path / "base" / "s0", 0), run(tmp_path / "base" / "s1", 1, **changes)
+    arms, doubts = read_arms([tmp_path / "base"])
+    assert [len(arm.histories) for arm in arms] == [2]
+    assert doubts == [f"s0 and s1 stand in one folder but are no seeds of one arm: {told}"]
+    run(tmp_path / "fine" / "s0", 0), run(tmp_path / "fine" / "s1", 1)
+    assert read_arms([tmp_path / "fine"])[1] == [], "control: seeds of one arm"
+
+
+def test_runs_that_would_all_be_one_arm_are_left_alone(tmp_path: Path) -> None:
+    paths = [run(tmp_path / f"base-{seed}", seed) for seed in (0, 1, 2)]
+    assert grouped(paths) == [("base-0", [0]), ("base-1", [1]), ("base-2", [2])]
+    other = run(tmp_path / "other", 0, **OTHER)
+    assert grouped([*paths, other]) == [("base", [0, 1, 2]), ("other", [0])]
+
+
+def test_the_arms_stand_in_the_order_in_which_they_were_given(tmp_path: Path) -> None:
+    for seed in (0, 1):
+        run(tmp_path / "folder" / f"s{seed}", seed)
+    zero = [run(tmp_path / f"zero-{seed}", seed, **OTHER) for seed in (0, 1)]
+    base = [run(tmp_path / f"base-{seed}", seed, batch_size=8) for seed in (0, 1)]
+    expected = [("zero", [0, 1]), ("folder", [0, 1]), ("base", [0, 1])]
+    assert grouped([zero[1], tmp_path / "folder", base[1], zero[0], base[0]]) == expected
+    assert grouped([base[0], zero[0], zero[1], tmp_path / "folder", base[1]]) == [expected[2], *expected[:2]]
+
+
+def test_a_run_whose_recipe_cannot_be_read_is_an_arm_of_its_own(tmp_path: Path) -> None:
+    other = run(tmp_path / "other", 0, **OTHER)
+    paths = [run(tmp_path / f"base-{seed}", seed) for seed in (0, 1, 2)]
+    assert len(grouped([other, *paths])) == 2
+    for path in paths[:2]:
+        (path / "recipe.yaml").write_text("train: [", encoding="utf-8")
+    assert grouped([other, *paths]) == [("other", [0]), ("base-0", [0]), ("base-1", [1]), ("base-2", [2])]
+
+
+def test_the_names_of_arms_and_runs_differ(tmp_path: Path) -> None:
+    for parent, changes in (("x", {}), ("y", OTHER)):
+        for seed in (0, 1):
+            run(tmp_path / parent / "base" / f"s{seed}", seed, **changes)
+    single = run(tmp_path / "z" / "base", 0, batch_size=8)
+    comparison = compare_runs([tmp_path / "x" / "base", tmp_path / "y" / "base", single, single])
+    assert [arm.name for arm in comparison.arms] == ["base", "base (2)", "z/base", "z/base (2)"]
+    assert len({run.name for run in comparison.runs}) == 6
+    assert {c.run for c in comparison.criteria} == {"base (2)", "z/base", "z/base (2)"}
+
+
+@pytest.mark.parametrize("name", ["two words", "a[b](c)", "Größe é", "ärm [0] (x)", "{}", "%s"])
+def test_a_name_may_have_any_letters(tmp_path: Path, name: str) -> None:
+    for seed in (0, 1):
+        run(tmp_path / name / f"s{seed}", seed)
+    singles = [run(tmp_path / f"{name} seed {seed}", seed, **OTHER) for seed in (0, 1)]
+    assert grouped([tmp_path / name, *singles]) == [(name, [0, 1]), (f"{name} (2)", [0, 1])]
+
+
+def compared(folder: Path, base: dict[int, float], other: dict[int, float]) -> Comparison:
+    """Arms of runs with these seeds and final losses."""
+    for name, figures in (("base", base), ("other", other)):
+        for seed, loss in figures.items():
+            run(folder / name / f"s{seed}", seed, loss, accuracy=0.5 - loss / 100)
+    return compare_runs([folder / "base", folder / "other"])
+
+
+def test_the_paired_interval_is_that_of_a_calculation_by_hand(tmp_path: Path) -> None:
+    comparison = compared(tmp_path, {0: 4.1, 1: 4.5, 2: 4.3}, {0: 4.0, 1: 4.45, 2: 4.1})
+    found = comparison.document()["arms"][1]["loss_difference"]
+    mean = -0.35 / 3
+    deviation = math.sqrt(sum((d - mean) ** 2 for d in (-0.1, -0.05, -0.2)) / 2)
+    half = 4.302653 * deviation / math.sqrt(3)
+    assert found["values"] == pytest.approx([-0.1, -0.05, -0.2])
+    assert [found[key] for key in ("mean", "sd", "low", "high")] == pytest.approx(
+        [mean, deviation, mean - half, mean + half], rel=1e-6
+    )
+    assert comparison.document()["arms"][1]["accuracy_difference"]["mean"] == pytest.approx(-mean)
+    assert comparison.document()["arms"][0]["loss_difference"] is None, "the baseline has no difference from itself"
+
+
+def test_runs_are_paired_by_their_seeds(tmp_path: Path) -> None:
+    comparison = compared(tmp_path, {0: 9.0, 1: 4.1, 2: 4.3}, {1: 4.0, 2: 4.1, 3: 1.0})
+    arm = comparison.document()["arms"][1]
+    assert (arm["seeds"], arm["paired_seeds"]) == ([[1], [2], [3]], [[1], [2]])
+    assert arm["loss_difference"]["values"] == pytest.approx([-0.1, -0.2])
+    assert arm["loss"]["mean"] == pytest.approx((4.0 + 4.1 + 1.0) / 3)
+    told = [warning for warning in comparison.warnings if "no run with seed" in warning]
+    assert told == ["other: base has no run with seed 3, which counts in means and not in paired differences"]
+
+
+def test_without_a_seed_in_common_nothing_is_judged(tmp_path: Path) -> None:
+    comparison = compared(tmp_path, {0: 4.1, 1: 4.3}, {2: 1.0, 3: 1.0})
+    arm = comparison.document()["arms"][1]
+    assert (arm["paired_seeds"], arm["loss_difference"], arm["cost_to_baseline_loss"]["flops"]) == ([], None, None)
+    assert [(c.passed, c.value, c.low, c.high) for c in comparison.criteria] == [(None, None, None, None)] * 5
+    assert [c.note for c in comparison.criteria[1:]] == [NO_COMMON_SEED] * 4
+    assert comparison.verdict == "reject"
+
+
+def test_several_seeds_are_held_against_the_end_of_the_interval(tmp_path: Path) -> None:
+    base = {0: 4.1, 1: 4.2, 2: 4.3}
+    clear = compared(tmp_path / "clear", base, {0: 4.0, 1: 4.1, 2: 4.2})
+    unclear = compared(tmp_path / "unclear", base, {0: 3.6, 1: 4.199, 2: 4.299})
+    lower = [(one.criteria[1].passed, one.criteria[1].judged) for one in (clear, unclear)]
+    assert lower == [(True, "high"), (False, "high")]
+    means = [one.criteria[1].value for one in (clear, unclear)]
+    assert means == sorted(means, reverse=True), "control: by the mean alone the second would be the better"
