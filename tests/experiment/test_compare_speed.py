@@ -49,9 +49,7 @@ def write_long_run(path: Path, arm: int, seed: int) -> None:
         data=IDENTITY,
         environment=ENVIRONMENT,
     )
-    write_checkpoint(
-        run.checkpoint_path(STEPS), Checkpoint(architecture(), {"w": torch.zeros(1)}, {}, {}, state, None)
-    )
+    write_checkpoint(run.checkpoint_path(STEPS), Checkpoint(architecture(), {"w": torch.zeros(1)}, {}, {}, state, None))
 
 
 def test_fifty_long_runs_are_compared_in_seconds(tmp_path: Path) -> None:
