@@ -38,6 +38,7 @@ def run(
         typer.Option(
             "--test",
             help="Evaluate every run on the whole test split too. Once, at the end: it must not decide anything.",
+            rich_help_panel=options.DATA,
         ),
     ] = False,
     plot: Annotated[
@@ -107,7 +108,7 @@ def run(
         Literal["auto", "cpu", "cuda"] | None,
         typer.Option(
             metavar="auto|cpu|cuda",
-            help="Where to evaluate trial and twin. [default: auto]",
+            help="Where to evaluate models. [default: auto]",
             rich_help_panel=options.HARDWARE,
         ),
     ] = None,

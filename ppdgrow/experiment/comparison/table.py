@@ -251,10 +251,7 @@ def _cost_rows(comparison: Comparison) -> list[tuple[str, ...]]:
     if comparison.decided is not None:
         return []
     named = {"steps": "steps", "flops": "FLOPs", "seconds": "wall-clock"}
-    return [
-        (f"{named[axis]} to equal loss", *(cost_cell(arm, axis) for arm in comparison.arms))
-        for axis in AXES
-    ]
+    return [(f"{named[axis]} to equal loss", *(cost_cell(arm, axis) for arm in comparison.arms)) for axis in AXES]
 
 
 def _trial_rows(comparison: Comparison) -> list[tuple[str, ...]]:

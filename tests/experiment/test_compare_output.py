@@ -1,0 +1,177 @@
+"""The files of `compare`: curves and pages, whole, self-contained, with nothing in a name taken as markup."""
+
+from __future__ import annotations
+
+import re
+from html.parser import HTMLParser
+from pathlib import Path
+
+import pytest
+from conftest import TINY, Command
+from synthetic_runs import growth, write_run
+
+pytest.importorskip("matplotlib", reason="pictures are drawn with matplotlib, the extra `plot`")
+
+from ppdgrow.experiment.comparison.compare import Comparison, compare_runs
+from ppdgrow.experiment.comparison.plot import draw_comparison
+from ppdgrow.experiment.comparison.report import report_page
+
+HOSTILE = "a <script>alert(1)</script> [x](javascript:y) | `b` $z$ \u00e9"
+COMMAND = "ppdgrow grow runs/shallow --pair ffn"
+
+
+def comparison(folder: Path, name: str = "grown") -> Comparison:
+    """Two seeds of a baseline and of a grown arm that spikes at its insertion."""
+    made = {
+        "command": COMMAND,
+        "ppdgrow": "0.1.0",
+        "commit": "abc123",
+        "python": "3.12.1",
+        "machine": "Abacus, 2 cores",
+    }
+    for seed in range(2):
+        base = {step: 5.0 - 0.01 * step + 0.01 * seed for step in (10, 20, 40)}
+        write_run(folder / "base" / f"seed-{seed}", base, flops=20.0, seed=seed)
+        event = growth(20, 4.8, 4.9, provenance=made)
+        write_run(folder / name / f"seed-{seed}", {10: 4.9, 20: 4.8, 40: 4.5}, seed=seed, events=[event])
+    return compare_runs([folder / "base", folder / name])
+
+
+class Tags(HTMLParser):
+    """Every tag with its attributes, and whether all are closed."""
+
+    VOID = ("meta", "img", "br")
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.found: list[tuple[str, dict[str, str | None]]] = []
+        self.open: list[str] = []
+        self.text = ""
+
+    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        self.found.append((tag, dict(attrs)))
+        if tag not in self.VOID:
+            self.open.append(tag)
+
+    def handle_endtag(self, tag: str) -> None:
+        assert self.open.pop() == tag
+
+    def handle_data(self, data: str) -> None:
+        self.text += data
+
+
+def test_the_page_is_one_file_that_loads_nothing(tmp_path: Path) -> None:
+    found = comparison(tmp_path)
+    page = report_page(found, draw_comparison(found, "svg")).html()
+    tags = Tags()
+    tags.feed(page)
+    assert tags.open == []
+    assert not {"script", "link", "iframe", "object", "a"} & {tag for tag, _ in tags.found}
+    sources = [attributes["src"] for tag, attributes in tags.found if tag == "img"]
+    assert len(sources) == 1
+    assert (sources[0] or "").startswith("data:image/svg+xml;base64,")
+    assert not re.search(r"(?:src|href|url)\s*[=(]\s*[\"']?(?:https?:|//)", page)
+
+
+def test_both_pages_hold_the_figures_every_seed_and_how_they_were_made(tmp_path: Path) -> None:
+    found = comparison(tmp_path)
+    page = report_page(found, None)
+    tags = Tags()
+    tags.feed(page.html())
+    for text in (tags.text, page.markdown()):
+        assert "0.1000" in text, "the jump of the insertion"
+        assert text.count("4.5000") >= 2, "the loss of each seed"
+        assert f"    {COMMAND}" in text
+        for made in ("Abacus, 2 cores", "commit abc123", "3.12.1", "torch 2.14.1"):
+            assert made in text
+        for criterion in found.criteria:
+            assert criterion.name in text
+        assert "no arm passed" in text.lower()
+
+
+def test_names_are_text_and_not_markup(tmp_path: Path) -> None:
+    name = HOSTILE.replace("/", ":")
+    found = comparison(tmp_path, name)
+    page = report_page(found, draw_comparison(found, "svg"))
+    tags = Tags()
+    tags.feed(page.html())
+    assert "script" not in {tag for tag, _ in tags.found}
+    assert name in tags.text
+    # No Markdown is read within a block of HTML.
+    markdown = re.sub(r"<(summary|pre)>.*?</\1>", "", page.markdown(), flags=re.DOTALL)
+    for live in (r"(?<!\\)<(?!/?(?:details|summary|pre)>|c)", r"(?<!\\)\]\(", r"(?<!\\)`", r"(?<!\\)\$"):
+        assert not re.search(live, markdown), live
+
+
+def test_markdown_tables_have_rows_of_one_width(tmp_path: Path) -> None:
+    text = report_page(comparison(tmp_path, "a|b"), None).markdown()
+    for table in re.findall(r"(?:^\|.*\|\n)+", text, flags=re.MULTILINE):
+        assert len({len(re.findall(r"(?<!\\)\|", row)) for row in table.splitlines()}) == 1
+
+
+def test_the_same_comparison_gives_the_same_bytes(tmp_path: Path) -> None:
+    found = comparison(tmp_path)
+    first = draw_comparison(found, "svg")
+    assert first == draw_comparison(found, "svg")
+    assert first.startswith(b"<?xml")
+    assert draw_comparison(found, "png").startswith(b"\x89PNG")
+
+
+def test_the_command_writes_what_it_says(tmp_path: Path, ppdgrow: Command) -> None:
+    comparison(tmp_path)
+    done = ppdgrow("compare base grown --plot c.svg --report pages.md --report pages.html")
+    assert done.stderr.splitlines() == ["written: c.svg", "written: pages.md", "written: pages.html"]
+    assert "](<c.svg>)" in (tmp_path / "pages.md").read_text(encoding="utf-8")
+    assert "data:image/svg+xml" in (tmp_path / "pages.html").read_text(encoding="utf-8")
+    ppdgrow("compare base grown --report alone.md")
+    assert "![" not in (tmp_path / "alone.md").read_text(encoding="utf-8"), "there is no picture to show"
+
+
+@pytest.mark.parametrize(
+    ("options", "code", "said"),
+    [
+        ("--plot c.pdf", 2, "ends with .svg or .png"),
+        ("--report r.txt", 2, "ends with .html or .md"),
+        ("--plot no/c.svg", 6, "does not exist"),
+        ("--report no/r.md", 6, "does not exist"),
+        ("--report r.md --report ./r.md", 2, "named twice"),
+        ("--accept --report r.md", 2, "--report with --accept"),
+        ("--accept --plot c.svg --test", 2, "--plot and --test with --accept"),
+        ("--device cpu", 2, "--device without --test"),
+    ],
+)
+def test_what_cannot_be_written_is_refused_before_any_work(
+    tmp_path: Path, ppdgrow: Command, options: str, code: int, said: str
+) -> None:
+    done = ppdgrow(f"compare nowhere nowhere-else {options}", code=code)
+    assert said in done.stderr
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_failed_write_leaves_the_older_file(
+    tmp_path: Path, ppdgrow: Command, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    comparison(tmp_path)
+    page = tmp_path / "r.md"
+    page.write_text("older")
+
+    def full(path: Path, data: bytes) -> None:
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr("ppdgrow.experiment.picture.replace_file", full)
+    assert "No space left" in ppdgrow("compare base grown --report r.md", code=6).stderr
+    assert page.read_text() == "older"
+
+
+def test_the_test_split_is_read_on_demand_only(ppdgrow: Command) -> None:
+    for name, layers in (("base", 1), ("other", 2)):
+        ppdgrow(f"train --steps 10 --layers {layers} --out {name}", *TINY)
+    plain = ppdgrow("compare base other --json").document
+    tested = ppdgrow("compare base other --json --test").document
+    assert [run["test"] for run in plain["runs"]] == [None, None]
+    assert [arm["test_loss"] for arm in plain["arms"]] == [None, None]
+    for run, arm in zip(tested["runs"], tested["arms"], strict=True):
+        assert run["test"]["loss"] == arm["test_loss"]["mean"]
+        assert run["test"]["loss"] != run["validation"]["loss"], "another split"
+        assert run["test"]["accuracy"] > 0
+    assert tested["criteria"] == plain["criteria"], "it decides nothing"
