@@ -119,6 +119,16 @@ def test_what_makes_another_arm(tmp_path: Path, one: dict[str, Any], other: dict
     assert loose(tmp_path, one, other) == APART
 
 
+def test_a_run_before_its_end_is_another_arm(tmp_path: Path) -> None:
+    other = run(tmp_path / "other", 0, **OTHER)
+    paths = [run(tmp_path / "base-0", 0), write_run(tmp_path / "base-1", {20: 4.0, 25: 3.9}, seed=1)]
+    lines = (paths[1] / "growth.jsonl").read_text(encoding="utf-8")
+    (paths[0] / "growth.jsonl").write_text(lines.replace('"seed": 1', '"seed": 0'), encoding="utf-8")
+    assert grouped([other, *paths]) == [("other", [0]), ("base-0", [0]), ("base-1", [1])]
+    finished = run(tmp_path / "base-2", 2, steps=25)
+    assert grouped([other, *paths, finished])[2] == ("base", [1, 2]), "control: both at their end"
+
+
 def test_trials_that_were_decided_otherwise_are_of_the_same_arm(tmp_path: Path) -> None:
     kept = trial("1.1", 5, 10, "accept")
     refused = [*trial("1.1", 5, 10, "reject"), *trial("1.2", 5, 10, "reject", positions=[0])]
