@@ -267,3 +267,36 @@ def test_several_seeds_are_held_against_the_end_of_the_interval(tmp_path: Path) 
     assert lower == [(True, "high"), (False, "high")]
     means = [one.criteria[1].value for one in (clear, unclear)]
     assert means == sorted(means, reverse=True), "control: by the mean alone the second would be the better"
+
+
+def test_a_folder_of_one_run_is_an_arm_of_its_own(tmp_path: Path) -> None:
+    for name, seed in (("x", 0), ("y", 1)):
+        write_run(tmp_path / name / "r", {20: 4.0}, seed=seed)
+    other = write_run(tmp_path / "other", {20: 4.0}, recipe={"train.lr": 1e-3})
+    arms, _ = read_arms([other, tmp_path / "x", tmp_path / "y"])
+    assert [arm.name for arm in arms] == ["other", "x", "y"]
+
+
+def test_runs_of_a_folder_that_grew_differently_are_told(tmp_path: Path) -> None:
+    write_run(tmp_path / "g" / "0", {20: 4.0}, seed=0, events=[growth(10)])
+    write_run(tmp_path / "g" / "1", {20: 4.0}, seed=1, events=[growth(5, method="copy")])
+    _, doubts = read_arms([tmp_path / "g"])
+    assert len(doubts) == 1
+    assert "no seeds of one arm: how they were trained and grown" in doubts[0]
+
+
+@pytest.mark.parametrize(
+    ("names", "shared"),
+    [
+        (("pairs-0", "pairs-1"), "pairs"),
+        (("loss0", "loss1"), "loss"),
+        (("12-layers-0", "12-layers-1"), "12-layers"),
+        (("scratch12", "scratch12-seed-1"), "scratch12"),
+        (("base10", "base11"), "base"),
+        (("run_s1", "run_s12"), "run"),
+    ],
+)
+def test_a_common_name_loses_nothing_but_the_seed(tmp_path: Path, names: tuple[str, str], shared: str) -> None:
+    runs = [write_run(tmp_path / name, {20: 4.0}, seed=seed) for seed, name in enumerate(names)]
+    other = write_run(tmp_path / "other", {20: 4.0}, recipe={"train.lr": 1e-3})
+    assert [arm.name for arm in read_arms([*runs, other])[0]] == [shared, "other"]

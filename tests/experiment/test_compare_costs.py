@@ -98,7 +98,6 @@ def test_a_trial_after_the_crossing_costs_the_ratio_nothing(tmp_path: Path) -> N
     assert [cost_ratio(base, one, "steps") for one in (early, late)] == pytest.approx([0.5, 0.5])
 
 
-@pytest.mark.xfail(raises=ValueError, reason="bands() of an arm without any point on the axis: np.interp of nothing")
 def test_without_timing_there_is_a_ratio_of_flops_and_none_of_wall_clock(tmp_path: Path) -> None:
     losses = {10: 4.5, 20: 4.0}
     base = write_run(tmp_path / "base", losses, steps=25)
@@ -263,3 +262,19 @@ def test_few_points_stay_where_they_were_on_steps_alone(tmp_path: Path) -> None:
 def test_a_run_without_timing_has_no_curve_over_wall_clock(tmp_path: Path) -> None:
     found = history(tmp_path / "run", {10: 5.0, 20: 4.0}, steps=25, lines=lambda _: {"timing": None})
     assert [bool(bands([[found]], axis)[0].at) for axis in AXES] == [True, True, False]
+
+
+def test_a_cost_that_was_not_recorded_is_not_judged(tmp_path: Path) -> None:
+    """Seconds of the last point stand in the ledger also where the metrics have none: one known point is not enough."""
+    untimed = {"lines": lambda _: {"timing": None}}
+    base = write_run(tmp_path / "base", {10: 4.5, 20: 4.0, 30: 3.5, 40: 4.0}, **untimed)
+    comparison = compare_runs([base, write_run(tmp_path / "other", {10: 4.5, 20: 4.0, 30: 3.9, 40: 3.8})])
+    (seconds,) = (c for c in comparison.criteria if c.name == CHEAPER_SECONDS)
+    assert (seconds.passed, seconds.value, seconds.note) == (None, None, "its cost was not recorded")
+    assert comparison.arms[1].cost_to_loss("flops") is not None
+
+
+def test_a_point_with_the_very_loss_costs_what_it_cost(tmp_path: Path) -> None:
+    flops = 4184360
+    run = write_run(tmp_path / "run", {1: 4.123, 2: 3.7}, flops=flops / 2)
+    assert cost_to_reach(read_history(run), 3.7, "flops") == flops

@@ -8,6 +8,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from itertools import pairwise, takewhile
 from pathlib import Path
+from typing import Any
 
 from ppdgrow.checkpoint import RunFolder
 from ppdgrow.config.schema import flatten
@@ -19,7 +20,7 @@ from ppdgrow.experiment.comparison.reading import read_history
 FREE = frozenset({"train.seed", "data.directory", "train.eval_every", "train.save_every", "train.keep"})
 # What tells a training, or a growth by hand, from another one: not its ids, losses or places in the file system.
 EVENT_KEYS = ("event", "step", "steps", "method", "kinds", "positions", "source", "scale", "moments")
-_SEED = re.compile(r"[-_./ ]*(?:seed|s)?[-_./ ]*$", flags=re.IGNORECASE)
+_SEED = re.compile(r"[-_./ ]+(?:seed|s)?[-_./ ]*\d*$", flags=re.IGNORECASE)
 
 
 @dataclass(frozen=True)
@@ -48,14 +49,16 @@ def read_arms(paths: Sequence[Path]) -> tuple[list[Arm], list[str]]:
     flat = [run for path, runs in zip(paths, folders, strict=True) for run in runs or [path]]
     histories = iter(name_histories([read_history(path) for path in flat]))
     arms: list[Arm] = []
+    loose: list[bool] = []
     for path, runs in zip(paths, folders, strict=True):
+        loose.append(not runs)
         if runs:
             arms.append(Arm(path.resolve().name, _by_seed([next(histories) for _ in runs], path)))
         else:
             history = next(histories)
             arms.append(Arm(history.name, (history,)))
     doubts = [doubt for arm in arms for doubt in _doubts(arm)]
-    return _unique(_grouped(arms)), doubts
+    return _unique(_grouped(arms, loose)), doubts
 
 
 def runs_in(path: Path) -> list[Path]:
@@ -82,10 +85,10 @@ def _by_seed(histories: Sequence[RunHistory], path: Path) -> tuple[RunHistory, .
     return tuple(ordered)
 
 
-def _grouped(arms: Sequence[Arm]) -> list[Arm]:
-    """Arms of one run each that agree in all but the seed, put together in the place of the first of them."""
+def _grouped(arms: Sequence[Arm], loose: Sequence[bool]) -> list[Arm]:
+    """Loose runs that agree in all but the seed, put together in the place of the first of them."""
     groups: dict[str, list[RunHistory]] = {}
-    keys = [signature(arm.histories[0]) if len(arm.histories) == 1 else None for arm in arms]
+    keys = [signature(arm.histories[0]) if free else None for arm, free in zip(arms, loose, strict=True)]
     for arm, key in zip(arms, keys, strict=True):
         if key is not None:
             groups.setdefault(key, []).append(arm.histories[0])
@@ -108,19 +111,26 @@ def signature(history: RunHistory) -> str | None:
     if history.recipe is None:
         return None
     recipe = {key: value for key, value in flatten(history.recipe.model_dump(mode="json")).items() if key not in FREE}
-    by_hand = [
+    return json.dumps([history.step, recipe, _by_hand(history)], sort_keys=True, default=str)
+
+
+def _by_hand(history: RunHistory) -> list[dict[str, Any]]:
+    """The trainings, growths and removals that somebody ordered, as far as seeds of one arm have them in common."""
+    return [
         {key: event.get(key) for key in EVENT_KEYS}
         for event in history.lineage
         if event.get("event") in ("train", "grow", "remove") and "trial" not in event
     ]
-    return json.dumps([history.step, recipe, by_hand], sort_keys=True, default=str)
 
 
 def _common_name(names: Sequence[str]) -> str:
     """`base` of `base-seed-0` and `base-seed-1`; all names where they have nothing in common."""
     columns = takewhile(lambda letters: len(set(letters)) == 1, zip(*names, strict=False))
-    common = "".join(letters[0] for letters in columns).rstrip("0123456789")
-    return _SEED.sub("", common) or ", ".join(names)
+    common = "".join(letters[0] for letters in columns)
+    shared = _SEED.sub("", common)
+    if shared == common and all(name == common or name[len(common)].isdecimal() for name in names):
+        shared = common.rstrip("0123456789")  # of a number that is the seed: base10 and base11
+    return shared or ", ".join(names)
 
 
 def _unique(arms: Sequence[Arm]) -> list[Arm]:
@@ -149,6 +159,8 @@ def _doubts(arm: Arm) -> Iterator[str]:
         ]
         if first.step != other.step:
             differing.append(f"steps {first.step:,} and {other.step:,}")
+        elif _by_hand(first) != _by_hand(other):
+            differing.append("how they were trained and grown, see their growth.jsonl")
         if differing:
             differences = ", ".join(differing)
             yield f"{first.name} and {other.name} stand in one folder but are no seeds of one arm: {differences}"

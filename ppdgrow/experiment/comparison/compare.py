@@ -157,5 +157,7 @@ def _notes(arms: Sequence[ComparedArm]) -> tuple[str, ...]:
     runs = [run for arm in arms for run in arm.runs]
     budgets = any(run.equal is not None and (run.equal.flops or run.equal.seconds) for run in runs)
     trials = any(run.has_trials for run in runs)
-    seeds = INTERVAL_NOTE if any(len(arm.pairs) > 1 for arm in arms[1:]) else ONE_SEED
-    return (seeds, *((EQUAL_BUDGET_NOTE,) if budgets else ()), *((TRIALS_NOTE,) if trials else ()))
+    several = any(len(arm.runs) > 1 for arm in arms)
+    paired = any(len(arm.pairs) > 1 for arm in arms[1:])
+    seeds = (INTERVAL_NOTE,) if paired else () if several else (ONE_SEED,)
+    return (*seeds, *((EQUAL_BUDGET_NOTE,) if budgets else ()), *((TRIALS_NOTE,) if trials else ()))

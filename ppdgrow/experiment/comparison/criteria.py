@@ -153,7 +153,9 @@ def _cost(baseline: ComparedArm, arm: ComparedArm, axis: Axis, name: str) -> Cri
     """What the arm cost up to the baseline's final loss, over what the baseline did; mean over the seeds."""
     ratio, reached, of = arm.cost_to_loss(axis), arm.reached(axis), len(arm.pairs)
     criterion = _judged(name, baseline, arm, ratio, COST_BOUND, "<=", "mean", "ratio", [])
-    if of and reached < of:
+    if of and not arm.recorded(axis):
+        return replace(criterion, note="its cost was not recorded")
+    if reached < of:
         missed = "not reached" if of == 1 else f"reached by {reached} of {of} seeds"
         return replace(criterion, passed=False, note=f"{missed} within the run")
     return criterion

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Literal
 
@@ -117,18 +117,25 @@ def cost_to_reach(history: RunHistory, loss: float, axis: Axis) -> float | None:
     before: tuple[float, float] | None = None
     for cost, reached in _points(history, axis):
         if reached <= loss:
-            if before is None or before[1] == reached:
+            if before is None or reached == loss:
                 return cost
             return before[0] + (cost - before[0]) * (before[1] - loss) / (before[1] - reached)
         before = cost, reached
     return None
 
 
+def recorded(history: RunHistory, axis: Axis) -> bool:
+    """Whether the cost of every evaluated point is known."""
+    return all(cost_of(history, point, axis) is not None for point in history.metrics.evaluations)
+
+
 def cost_ratio(baseline: RunHistory, other: RunHistory, axis: Axis) -> float | None:
     """Cost of `other` over cost of the baseline, each until it first had the baseline's final loss.
 
-    None where `other` never had it, or a cost was not recorded.
+    None where `other` never had it, or where a cost is not `recorded`.
     """
+    if not (recorded(baseline, axis) and recorded(other, axis)):
+        return None
     target = baseline.final.validation.loss
     ours, theirs = cost_to_reach(other, target, axis), cost_to_reach(baseline, target, axis)
     return ours / theirs if ours is not None and theirs else None
@@ -177,12 +184,12 @@ def difference_band(pairs: Sequence[tuple[RunHistory, RunHistory]], axis: Axis) 
     if axis != "steps" and len(places):
         places = np.linspace(places[0], places[-1], GRID)
     inside = _common([curve for pair in curves for curve in pair], places)
-    return _summary(inside, [np.interp(inside, *other) - np.interp(inside, *baseline) for baseline, other in curves])
+    return _summary(inside, lambda: [np.interp(inside, *other) - np.interp(inside, *base) for base, other in curves])
 
 
 def _band(curves: Sequence[Curve], places: FloatArray) -> Band:
     inside = _common(curves, places)
-    return _summary(inside, [np.interp(inside, costs, losses) for costs, losses in curves])
+    return _summary(inside, lambda: [np.interp(inside, costs, losses) for costs, losses in curves])
 
 
 def _common(curves: Sequence[Curve], places: FloatArray) -> FloatArray:
@@ -193,10 +200,11 @@ def _common(curves: Sequence[Curve], places: FloatArray) -> FloatArray:
     return np.unique([first, *places[(places > first) & (places < last)], last]) if first <= last else np.array([])
 
 
-def _summary(places: FloatArray, values: Sequence[FloatArray]) -> Band:
+def _summary(places: FloatArray, values: Callable[[], Sequence[FloatArray]]) -> Band:
+    """Mean, lowest and highest of the values at these places; they are asked for only where there are places."""
     if not len(places):
         return Band((), (), (), ())
-    table = np.array(values)
+    table = np.array(values())
     columns = (places, table.mean(axis=0), table.min(axis=0), table.max(axis=0))
     return Band(*(tuple(map(float, column)) for column in columns))
 

@@ -16,6 +16,7 @@ from ppdgrow.experiment.comparison.curves import (
     EqualPoint,
     cost_ratio,
     equal_figures,
+    recorded,
 )
 from ppdgrow.experiment.comparison.history import RunHistory
 from ppdgrow.experiment.comparison.insertions import Insertion, insertions_of
@@ -197,6 +198,10 @@ class ComparedArm:
     def cost_to_loss(self, axis: Axis) -> Estimate | None:
         """Cost to the baseline's final loss over the baseline's own; None where a seed never reached it."""
         return None if self.is_baseline else estimate([run.cost_to_loss(axis) for run in self.pairs])
+
+    def recorded(self, axis: Axis) -> bool:
+        """Whether every pair has the costs on this axis."""
+        return all(recorded(history, axis) for run in self.pairs for history in (run.history, run.reference))
 
     def reached(self, axis: Axis) -> int:
         """How many of the pairs reached the baseline's final loss."""

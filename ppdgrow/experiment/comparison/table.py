@@ -209,6 +209,8 @@ def cost_cell(arm: ComparedArm, axis: Axis) -> str:
     if arm.is_baseline or not arm.pairs:
         return NOTHING
     ratio, reached = arm.cost_to_loss(axis), arm.reached(axis)
+    if not arm.recorded(axis):
+        return NOTHING
     if ratio is None:
         return "not reached" if not reached else f"reached by {reached} of {len(arm.pairs)}"
     low, high = ratio.low, ratio.high
