@@ -110,10 +110,14 @@ ARMS = {
 
 @dataclass(frozen=True)
 class ArmSet:
-    """Arms that answer one question, the first of them the baseline, with the seeds that they are trained with."""
+    """Arms that answer one question, the first of them the baseline, and their seeds.
+
+    Only a set that is reported, and chooses nothing, is evaluated on the test split.
+    """
 
     arms: tuple[str, ...]
     seeds: tuple[int, ...]
+    test: bool = False
 
 
 # What is tuned is tuned on another seed than the headline's.
@@ -124,6 +128,7 @@ SETS = {
             *("fresh", "scratch-12-equal-flops", "reset-6", "scratch-12-wide"),
         ),
         seeds=(0, 1, 2),
+        test=True,
     ),
     "defaults": ArmSet(
         (
@@ -157,6 +162,7 @@ class Plan:
     out: Path
     arms: tuple[str, ...]
     seeds: tuple[int, ...]
+    test: bool = False
 
     def folder(self, arm: str, seed: int) -> str:
         """Where a run goes; the runs of an arm lie side by side in its folder."""
@@ -176,10 +182,10 @@ class Plan:
         return [Job(name, seed, self._commands(name, ARMS[name], seed)) for seed in self.seeds for name in self.arms]
 
     def report(self) -> tuple[str, ...]:
-        """The command that ends it all."""
+        """The command that ends it all: pages and a picture beside the folder of the runs."""
         arms = [str(self.out / arm) for arm in self.arms]
-        pages = [option for kind in ("html", "md") for option in ("--report", str(self.out / f"report.{kind}"))]
-        return ("compare", *arms, "--test", *pages)
+        pages = ("--report", f"{self.out}.html", "--report", f"{self.out}.md", "--plot", f"{self.out}.svg")
+        return ("compare", *arms, *(["--test"] if self.test else []), *pages)
 
     def _start(self, arm: Arm) -> tuple[int, int]:
         at = self.size.at if arm.at is None else round(arm.at * self.size.steps)
@@ -304,6 +310,7 @@ def main() -> NoReturn:
         out=out,
         arms=tuple(options.arms or chosen.arms),
         seeds=tuple(options.seeds or chosen.seeds),
+        test=chosen.test,
     )
     os.environ.setdefault("OMP_NUM_THREADS", "1")
     runner = Runner(out / "logs", options.jobs)
