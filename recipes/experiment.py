@@ -1,19 +1,21 @@
 """The first experiment: does untying a cancelling pair help?
 
-Trains every arm with every seed of a size, some at a time, and ends with a report. 6 layers are trained for a while,
-grown to 12 in several ways and trained on, against models that have 6 or 12 layers from the start. Arms that start
-from the same shallow model share it; its cost counts for each of them.
+Trains every arm with every seed of a size, some at a time, and ends with a report beside the folder of the runs. 6
+layers are trained for a while, grown to 12 in several ways and trained on, against models that have 6 or 12 layers from
+the start. Arms that start from the same shallow model share it; its cost counts for each of them.
 
 Run:   python recipes/experiment.py wikitext2-cpu        (where ppdgrow is installed, with its extra `plot`;
                                                          PPDGROW_DATA=FOLDER with wikitext-2/ and cifar10/, else a
                                                          download; --help lists sizes, sets of arms and options)
-Takes: a run of a cpu size at most 15 minutes on one core of an Intel Xeon, all of them hours
-Again: what is done is skipped, and what was stopped goes on: after a kill, give the same line again.
+Takes: a run of a cpu size less than 20 minutes on one core of an Intel Xeon, all of them hours
+Again: what is done is skipped, and what was stopped goes on: after a kill, give the same line again. A run that failed
+       is tried once more, and left out of the report if it fails again.
 """
 
 from __future__ import annotations
 
 import argparse
+import fcntl
 import os
 import shlex
 import signal
@@ -75,11 +77,12 @@ def _grown(grow: str, *, at: float | None = None, train: str = "") -> Arm:
     return Arm(train, shallow=6, grow=f"--pairs 3 {grow}", at=at)
 
 
+EQUAL = "scratch-12-equal-flops"
 ARMS = {
     "scratch-12": Arm("--layers 12"),
     "scratch-12-residual": Arm("--layers 12 -o model.stream=residual"),
     "scratch-12-wide": Arm("--layers 12 {wider}"),
-    "scratch-12-equal-flops": Arm("--layers 12", equal_steps=True),
+    EQUAL: Arm("--layers 12", equal_steps=True),
     "scratch-6": Arm(shallow=6),
     "reset-6": Arm("-o train.reset_optimizer=true", shallow=6),
     "attention": _grown("--pair attention"),
@@ -125,7 +128,7 @@ SETS = {
     "headline": ArmSet(
         (
             *("scratch-12", "attention", "scratch-6", "zero", "attention-first", "ffn", "copy", "scratch-12-residual"),
-            *("fresh", "scratch-12-equal-flops", "reset-6", "scratch-12-wide"),
+            *("fresh", EQUAL, "reset-6", "scratch-12-wide"),
         ),
         seeds=(0, 1, 2),
         test=True,
@@ -160,6 +163,7 @@ class Plan:
     recipe: Path
     size: Size
     out: Path
+    baseline: str
     arms: tuple[str, ...]
     seeds: tuple[int, ...]
     test: bool = False
@@ -181,11 +185,21 @@ class Plan:
         """One per arm and seed."""
         return [Job(name, seed, self._commands(name, ARMS[name], seed)) for seed in self.seeds for name in self.arms]
 
-    def report(self) -> tuple[str, ...]:
-        """The command that ends it all: pages and a picture beside the folder of the runs."""
-        arms = [str(self.out / arm) for arm in self.arms]
-        pages = ("--report", f"{self.out}.html", "--report", f"{self.out}.md", "--plot", f"{self.out}.svg")
-        return ("compare", *arms, *(["--test"] if self.test else []), *pages)
+    def reports(self) -> list[tuple[str, ...]]:
+        """The commands that end it all: pages and a picture, and the same against the baseline of equal FLOPs."""
+        names = dict.fromkeys((self.baseline, *self.arms))
+        arms = [arm for arm in names if any((self.out / arm).glob("seed-*/checkpoints/step-*"))]
+        if arms[:1] != [self.baseline] or len(arms) < 2:
+            return []
+        commands = [self._report(arms, self.out)]
+        if EQUAL in arms:
+            rest = [arm for arm in arms if arm != EQUAL]
+            commands.append(self._report([EQUAL, *rest], Path(f"{self.out}-against-equal-flops")))
+        return commands
+
+    def _report(self, arms: Sequence[str], page: Path) -> tuple[str, ...]:
+        files = ("--report", f"{page}.html", "--report", f"{page}.md", "--plot", f"{page}.svg")
+        return ("compare", *(str(self.out / arm) for arm in arms), *(["--test"] if self.test else []), *files)
 
     def _start(self, arm: Arm) -> tuple[int, int]:
         at = self.size.at if arm.at is None else round(arm.at * self.size.steps)
@@ -227,6 +241,7 @@ class Runner:
 
     logs: Path
     jobs: int
+    lock: int
     live: set[subprocess.Popen[bytes]] = field(default_factory=set)
     stopped: bool = False
 
@@ -264,6 +279,7 @@ class Runner:
                 stdout=page,
                 stderr=subprocess.STDOUT,
                 start_new_session=True,
+                pass_fds=(self.lock,),
             )
             self.live.add(process)
             if self.stopped:  # the signal came while it started
@@ -281,9 +297,27 @@ class Runner:
             process.terminate()
 
 
+def lock(folder: Path) -> int:
+    """Hold the folder, as a file descriptor that the commands inherit: also those that outlive a killed script."""
+    descriptor = os.open(folder / ".lock", os.O_RDWR | os.O_CREAT, 0o666)
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        say(f"waiting for the runs of another call in {folder}")
+        fcntl.flock(descriptor, fcntl.LOCK_EX)
+    return descriptor
+
+
 def say(text: str) -> None:
     """One line of narration."""
     print(text, file=sys.stderr, flush=True)
+
+
+def positive(text: str) -> int:
+    """A whole number above 0."""
+    if not text.isdecimal() or int(text) < 1:
+        raise argparse.ArgumentTypeError(f"found {text!r}, expected a whole number above 0")
+    return int(text)
 
 
 def parse(arguments: Sequence[str]) -> argparse.Namespace:
@@ -293,7 +327,7 @@ def parse(arguments: Sequence[str]) -> argparse.Namespace:
     parser.add_argument("set", nargs="?", default="headline", choices=SETS, help="arms that answer one question")
     parser.add_argument("--seeds", type=int, nargs="+", help="default: those of the set")
     parser.add_argument("--arms", nargs="+", choices=ARMS, metavar="ARM", help=f"some of: {', '.join(ARMS)}")
-    parser.add_argument("--jobs", type=int, default=2, help="runs at a time, each with one thread (default: 2)")
+    parser.add_argument("--jobs", type=positive, default=2, help="runs at a time, each with one thread (default: 2)")
     parser.add_argument("--out", type=Path, help="default: runs/SIZE-SET")
     parser.add_argument("--no-report", action="store_true", help="train only")
     return parser.parse_args(arguments)
@@ -304,29 +338,38 @@ def main() -> NoReturn:
     options = parse(sys.argv[1:])
     chosen = SETS[options.set]
     out = options.out or Path("runs") / f"{options.size}-{options.set}"
+    arms = [arm for arm in dict.fromkeys((*chosen.arms, *ARMS)) if arm in (options.arms or chosen.arms)]
     plan = Plan(
         recipe=RECIPES / f"{options.size}.yaml",
         size=SIZES[options.size],
         out=out,
-        arms=tuple(options.arms or chosen.arms),
+        baseline=chosen.arms[0],
+        arms=tuple(arms),
         seeds=tuple(options.seeds or chosen.seeds),
         test=chosen.test,
     )
     os.environ.setdefault("OMP_NUM_THREADS", "1")
-    runner = Runner(out / "logs", options.jobs)
-    runner.logs.mkdir(parents=True, exist_ok=True)
+    logs = out / "logs"
+    logs.mkdir(parents=True, exist_ok=True)
+    runner = Runner(logs, options.jobs, lock(out))
     received: list[int] = []
-    for number in (signal.SIGINT, signal.SIGTERM):
+    for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
         signal.signal(number, lambda number, frame: (received.append(number), runner.stop(number, frame)))
-    failed = runner.all(plan.shallow_jobs()) or runner.all(plan.arm_jobs())
+    runner.all(plan.shallow_jobs())  # an arm whose shallow model failed fails too, and its log says why
+    failed = runner.all(plan.arm_jobs())
     if received:
         sys.exit(128 + received[0])
     if failed:
-        say(f"error: {len(failed)} runs failed; what is done is kept: repair, and give the same line again")
-        sys.exit(1)
-    if options.no_report:
-        sys.exit(0)
-    sys.exit(subprocess.run([sys.executable, "-m", "ppdgrow", *plan.report()]).returncode)
+        say(f"{len(failed)} runs failed and are left out of the report: {'; '.join(map(str, failed))}")
+    codes = [] if options.no_report else [run_to_end(command) for command in plan.reports()]
+    if not codes and not options.no_report:
+        say(f"no report: it needs the arm {chosen.arms[0]} and another one")
+    sys.exit(1 if failed else max(codes, default=0))
+
+
+def run_to_end(command: Sequence[str]) -> int:
+    """Run a command of `ppdgrow` on this terminal."""
+    return subprocess.run([sys.executable, "-m", "ppdgrow", *command]).returncode
 
 
 if __name__ == "__main__":

@@ -7,6 +7,7 @@ import os
 import signal
 import subprocess
 import sys
+import threading
 import time
 from dataclasses import replace
 from pathlib import Path
@@ -64,7 +65,7 @@ def test_the_sets_have_the_arms_of_the_experiment() -> None:
 
 def plan(folder: Path, *arms: str, seeds: tuple[int, ...] = (3, 4)) -> experiment.Plan:
     size = replace(experiment.SIZES["wikitext2-cpu"], steps=20, at=8, equal_steps=17)
-    return experiment.Plan(RECIPES / "wikitext2-cpu.yaml", size, folder, arms, seeds)
+    return experiment.Plan(RECIPES / "wikitext2-cpu.yaml", size, folder, "scratch-12", arms, seeds)
 
 
 def test_arms_that_start_from_one_shallow_model_share_it(tmp_path: Path) -> None:
@@ -86,7 +87,7 @@ def runner(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> experiment.Runner
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("PYTHONPATH", str(RECIPES.parent))
     (tmp_path / "logs").mkdir()
-    return experiment.Runner(tmp_path / "logs", 2)
+    return experiment.Runner(tmp_path / "logs", 2, experiment.lock(tmp_path))
 
 
 TINY = (
@@ -105,6 +106,37 @@ def test_what_is_done_is_skipped_and_a_failure_stops_no_other_job(tmp_path: Path
     before = {file: file.stat().st_mtime_ns for file in run.path.rglob("*") if file.is_file()}
     assert runner.all([good]) == []
     assert {file: file.stat().st_mtime_ns for file in run.path.rglob("*") if file.is_file()} == before
+
+
+def test_the_report_holds_what_there_is_against_the_baseline_of_the_set(tmp_path: Path) -> None:
+    def made(*arms: str) -> None:
+        for arm in arms:
+            (tmp_path / "out" / arm / "seed-3" / "checkpoints" / "step-00000020").mkdir(parents=True)
+
+    found = plan(tmp_path / "out", "attention", "zero", experiment.EQUAL)
+    assert found.reports() == []
+    made("attention")
+    assert found.reports() == [], "no other arm may take the place of the baseline"
+    made("scratch-12")
+    (command,) = found.reports()
+    assert command[1:3] == (str(tmp_path / "out" / "scratch-12"), str(tmp_path / "out" / "attention"))
+    assert command[3] == "--report", "an arm without runs is left out"
+    made(experiment.EQUAL)
+    assert [Path(command[1]).name for command in found.reports()] == ["scratch-12", experiment.EQUAL]
+
+
+def test_a_command_that_outlives_a_killed_script_keeps_the_next_one_waiting(tmp_path: Path) -> None:
+    """The lock is inherited: it is free when the script and all its commands have ended, and not before."""
+    held = experiment.lock(tmp_path)
+    child = subprocess.Popen([sys.executable, "-c", "input()"], stdin=subprocess.PIPE, pass_fds=(held,))
+    os.close(held)  # the script is gone
+    waiting = threading.Thread(target=lambda: os.close(experiment.lock(tmp_path)), daemon=True)
+    waiting.start()
+    waiting.join(0.5)
+    assert waiting.is_alive()
+    child.communicate(b"\n")
+    waiting.join(30)
+    assert not waiting.is_alive()
 
 
 def test_a_signal_reaches_every_run_and_each_saves(tmp_path: Path) -> None:

@@ -16,15 +16,17 @@ from ppdgrow.console import clean
 STYLE = """
 :root { color-scheme: light dark; --ink: #222; --paper: #fff; --line: #ccc; --soft: #f4f4f4; }
 @media (prefers-color-scheme: dark) { :root { --ink: #e4e4e4; --paper: #161616; --line: #444; --soft: #222; } }
-@media print { :root { --ink: #000; --paper: #fff; --line: #999; --soft: #fff; } details > * { display: block; } }
+@media print { :root { --ink: #000; --paper: #fff; --line: #999; --soft: #fff; } @page { size: landscape; margin: 8mm; }
+       body { max-width: none; } div.wide { overflow: visible; } table { font-size: 6.5pt; }
+       th, td { white-space: normal; padding-right: 0.3rem; } }
 body { color: var(--ink); background: var(--paper); font: 15px/1.5 system-ui, sans-serif; margin: 2rem auto;
        max-width: 92rem; padding: 0 1rem; }
 h1 { font-size: 1.5rem; } h2 { font-size: 1.15rem; margin-top: 2rem; }
-div.wide { overflow-x: auto; }
+div.wide { overflow-x: auto; margin-bottom: 1.2rem; }
 table { border-collapse: collapse; font-variant-numeric: tabular-nums; font-size: 0.87rem; }
 th, td { border-bottom: 1px solid var(--line); padding: 0.2rem 0.8rem 0.2rem 0; text-align: left; white-space: nowrap; }
 td.right, th.right { text-align: right; }
-td:last-child { white-space: normal; }
+td:last-child { white-space: normal; min-width: 6rem; }
 th { font-weight: 600; } tr:nth-child(even) td { background: var(--soft); }
 img { max-width: 100%; background: #fff; border-radius: 4px; }
 pre, code { font: 0.82rem/1.45 ui-monospace, monospace; } pre { background: var(--soft); padding: 0.6rem;

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import math
+import re
+import shutil
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -10,10 +12,11 @@ from typing import Any
 import pytest
 from synthetic_runs import growth, trial, write_run
 
-from ppdgrow.errors import ConfigError
+from ppdgrow.errors import ConfigError, InvalidInputError
 from ppdgrow.experiment.comparison.arms import read_arms
 from ppdgrow.experiment.comparison.compare import Comparison, compare_runs
 from ppdgrow.experiment.comparison.criteria import NO_COMMON_SEED
+from ppdgrow.experiment.comparison.table import below
 
 Grouped = list[tuple[str, list[int]]]
 # A recipe key that the seeds of one arm must share: runs with it are another arm.
@@ -247,7 +250,10 @@ def test_runs_are_paired_by_their_seeds(tmp_path: Path) -> None:
     assert arm["loss_difference"]["values"] == pytest.approx([-0.1, -0.2])
     assert arm["loss"]["mean"] == pytest.approx((4.0 + 4.1 + 1.0) / 3)
     told = [warning for warning in comparison.warnings if "no run with seed" in warning]
-    assert told == ["other: base has no run with seed 3, which counts in means and not in paired differences"]
+    assert told == [
+        "other: base has no run with seed 3, which counts in means and not in paired differences",
+        "other has no run with seed 0 of base: their means are of other seeds",
+    ]
 
 
 def test_without_a_seed_in_common_nothing_is_judged(tmp_path: Path) -> None:
@@ -300,3 +306,40 @@ def test_a_common_name_loses_nothing_but_the_seed(tmp_path: Path, names: tuple[s
     runs = [write_run(tmp_path / name, {20: 4.0}, seed=seed) for seed, name in enumerate(names)]
     other = write_run(tmp_path / "other", {20: 4.0}, recipe={"train.lr": 1e-3})
     assert [arm.name for arm in read_arms([*runs, other])[0]] == [shared, "other"]
+
+
+def test_runs_of_a_folder_that_cannot_count_are_left_out_by_name(tmp_path: Path) -> None:
+    """A lost, broken or diverged seed must neither stop the comparison nor vanish from it."""
+    for seed in range(4):
+        write_run(tmp_path / "base" / f"seed-{seed}", {20: 4.1}, seed=seed)
+        write_run(tmp_path / "other" / f"seed-{seed}", {20: 4.0}, seed=seed)
+    shutil.rmtree(tmp_path / "other" / "seed-1" / "checkpoints")
+    (tmp_path / "other" / "seed-2" / "metrics.jsonl").write_text("")
+    shutil.rmtree(tmp_path / "other" / "seed-3")
+    planned = {"event": "train", "step": 20, "steps": 30, "seed": 3}
+    write_run(tmp_path / "other" / "seed-3", {20: 9.0}, seed=3, events=[planned])
+    comparison = compare_runs([tmp_path / "base", tmp_path / "other"])
+    arm = comparison.arms[1]
+    assert (arm.left_out, arm.loss.values) == (("seed-1", "seed-2", "seed-3"), (4.0,))
+    told = "\n".join(comparison.warnings)
+    for reason in ("seed-1 does not count: .*no checkpoints", "seed-2 does not count: .*no steps", "step 20 of 50"):
+        assert re.search(reason, told), told
+    assert "other has no run with seed 1, 2, 3 of base" in told
+    assert below(comparison).rows[1][1] == "1 of 4"
+
+
+def test_a_folder_without_a_run_that_counts_is_refused(tmp_path: Path) -> None:
+    base = write_run(tmp_path / "base", {20: 4.1})
+    write_run(tmp_path / "other" / "seed-0", {20: 4.0})
+    (tmp_path / "other" / "seed-0" / "metrics.jsonl").write_text("")
+    with pytest.raises(InvalidInputError, match=r"no run in '.*other' can be compared; .*no steps"):
+        compare_runs([base, tmp_path / "other"])
+
+
+def test_an_arm_that_is_all_unfinished_is_shown_as_it_stands(tmp_path: Path) -> None:
+    base = write_run(tmp_path / "base", {20: 4.1})
+    planned = {"event": "train", "step": 20, "steps": 30, "seed": 0}
+    write_run(tmp_path / "other" / "seed-0", {20: 4.0}, events=[planned])
+    comparison = compare_runs([base, tmp_path / "other"])
+    assert comparison.arms[1].left_out == ()
+    assert any("unfinished" in warning for warning in comparison.warnings)

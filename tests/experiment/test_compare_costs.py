@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 from synthetic_runs import growth, trial, write_run
 
+from ppdgrow.config.state import Cost
 from ppdgrow.experiment.comparison.compare import Comparison, compare_runs
 from ppdgrow.experiment.comparison.criteria import CHEAPER_FLOPS, CHEAPER_SECONDS, Criterion
 from ppdgrow.experiment.comparison.curves import AXES, GRID, Axis, bands, cost_ratio, cost_to_reach
@@ -166,7 +167,8 @@ def test_every_seed_must_reach_the_loss(
         (growth(100, 4.0, 4.5), {150: 4.0, 200: 4.3}, 0.5, 50.0),
         (growth(100), {150: 4.3, 200: 3.7, 400: 3.6}, 0.3, 75.0),
         (growth(100, 4.0, 4.1), {150: 4.3, 1000: 4.1}, 0.3, None),
-        (growth(100, 4.0, 4.1), {}, 0.1, None),
+        (growth(100, 4.0, 4.1), {}, None, None),
+        (growth(100), {101 + BUMP_STEPS: 4.6, 400: 3.8}, None, None),
         (growth(100, None, None), {200: 4.5}, None, None),
         (growth(100, 4.0, None), {200: 4.5}, None, None),
         (growth(100), {200: 3.9, 101 + BUMP_STEPS: 4.6, 400: 3.8}, 0.0, 0.0),
@@ -180,6 +182,7 @@ def test_every_seed_must_reach_the_loss(
         "rose later",
         "never recovered",
         "never evaluated again",
+        "not evaluated in time",
         "not measured",
         "not measured after",
         "too late",
@@ -278,3 +281,13 @@ def test_a_point_with_the_very_loss_costs_what_it_cost(tmp_path: Path) -> None:
     flops = 4184360
     run = write_run(tmp_path / "run", {1: 4.123, 2: 3.7}, flops=flops / 2)
     assert cost_to_reach(read_history(run), 3.7, "flops") == flops
+
+
+def test_trials_whose_cost_is_in_the_ledger_alone_are_not_judged(tmp_path: Path) -> None:
+    """Without the cost of each trial nobody knows what was paid before the loss was reached."""
+    base = write_run(tmp_path / "base", {10: 4.5, 20: 4.0})
+    spent = Cost(tokens=80, flops=100, seconds=5.0)
+    events = trial("1.1", 5, 10, "reject")
+    comparison = compare_runs([base, write_run(tmp_path / "other", {10: 4.2, 20: 3.5}, events=events, trials=spent)])
+    assert criterion(comparison, CHEAPER_FLOPS).note == "its cost was not recorded"
+    assert comparison.arms[1].cost_to_loss("steps") is not None

@@ -10,11 +10,11 @@ import pytest
 from conftest import TINY, Command
 from synthetic_runs import growth, write_run
 
-pytest.importorskip("matplotlib", reason="pictures are drawn with matplotlib, the extra `plot`")
-
 from ppdgrow.experiment.comparison.compare import Comparison, compare_runs
 from ppdgrow.experiment.comparison.plot import draw_comparison
 from ppdgrow.experiment.comparison.report import report_page
+
+mpl = pytest.importorskip("matplotlib", reason="pictures are drawn with matplotlib, the extra `plot`")
 
 HOSTILE = "a <script>alert(1)</script> [x](javascript:y) | `b` $z$ \u00e9"
 COMMAND = "ppdgrow grow runs/shallow --pair ffn"
@@ -175,3 +175,15 @@ def test_the_test_split_is_read_on_demand_only(ppdgrow: Command) -> None:
         assert run["test"]["loss"] != run["validation"]["loss"], "another split"
         assert run["test"]["accuracy"] > 0
     assert tested["criteria"] == plain["criteria"], "it decides nothing"
+
+
+def test_the_picture_names_every_arm_and_marks_growths_between_evaluations(tmp_path: Path) -> None:
+    write_run(tmp_path / "base", {10: 4.9, 40: 4.5})
+    write_run(tmp_path / "_hidden", {10: 4.9, 40: 4.6}, events=[growth(20, 4.8, 4.8)])
+    with mpl.rc_context({"svg.fonttype": "none"}):
+        marked = draw_comparison(compare_runs([tmp_path / "base", tmp_path / "_hidden"]), "svg").decode()
+    write_run(tmp_path / "ungrown", {10: 4.9, 40: 4.6})
+    with mpl.rc_context({"svg.fonttype": "none"}):
+        plain = draw_comparison(compare_runs([tmp_path / "base", tmp_path / "ungrown"]), "svg").decode()
+    assert ">_hidden</text>" in marked
+    assert marked.count("<use") > plain.count("<use"), "an open circle on each axis"

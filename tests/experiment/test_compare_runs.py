@@ -185,7 +185,7 @@ INSERTION_KEYS = [
     "gradient_spike", "loss_spikes", "growth_bump", "steps_to_recover",
 ]  # fmt: skip
 ARM_KEYS = [
-    "name", "runs", "seeds", "paired_seeds", "loss", "accuracy", "train_loss", "test_loss", "test_accuracy",
+    "name", "runs", "seeds", "paired_seeds", "left_out", "loss", "accuracy", "train_loss", "test_loss", "test_accuracy",
     "flops_ratio", "seconds_ratio", "loss_difference", "accuracy_difference", "cost_to_baseline_loss", "verdict",
     "curves",
 ]  # fmt: skip

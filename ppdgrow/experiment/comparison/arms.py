@@ -5,15 +5,15 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import pairwise, takewhile
 from pathlib import Path
 from typing import Any
 
 from ppdgrow.checkpoint import RunFolder
 from ppdgrow.config.schema import flatten
-from ppdgrow.errors import ConfigError
-from ppdgrow.experiment.comparison.history import RunHistory, name_histories
+from ppdgrow.errors import ConfigError, InvalidInputError
+from ppdgrow.experiment.comparison.history import RunHistory, name_histories, one_line
 from ppdgrow.experiment.comparison.reading import read_history
 
 # Recipe keys in which the seeds of one arm may differ.
@@ -25,18 +25,29 @@ _SEED = re.compile(r"[-_./ ]+(?:seed|s)?[-_./ ]*\d*$", flags=re.IGNORECASE)
 
 @dataclass(frozen=True)
 class Arm:
-    """Runs that differ in nothing but their seeds, by rising seed."""
+    """Runs that differ in nothing but their seeds, by rising seed, and the names of those that were left out."""
 
     name: str
     histories: tuple[RunHistory, ...]
+    left_out: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True)
+class _Given:
+    """What one path of the command line stands for; `left_out` says why runs of a folder do not count, by name."""
+
+    path: Path
+    histories: tuple[RunHistory, ...]
+    is_folder: bool
+    left_out: dict[str, str]
 
 
 def read_arms(paths: Sequence[Path]) -> tuple[list[Arm], list[str]]:
     """The arms of these paths, in their order.
 
     A path may be a run, a checkpoint, or a folder whose subfolders are runs: these are one arm, by the word of the
-    user. Runs that are given one by one are grouped where they agree in all but the seed, unless one arm would be
-    all that is left.
+    user; those that are broken, or unfinished beside finished ones, are left out and named. Runs that are given one
+    by one are grouped where they agree in all but the seed, unless one arm would be all that is left.
 
     Returns:
         The arms, and what to doubt of them.
@@ -45,33 +56,54 @@ def read_arms(paths: Sequence[Path]) -> tuple[list[Arm], list[str]]:
         ConfigError: a folder holds a seed twice.
         InvalidInputError: a path is no run, its files are broken, or it was never evaluated.
     """
-    folders = [runs_in(path) for path in paths]
-    flat = [run for path, runs in zip(paths, folders, strict=True) for run in runs or [path]]
-    histories = iter(name_histories([read_history(path) for path in flat]))
-    arms: list[Arm] = []
-    loose: list[bool] = []
-    for path, runs in zip(paths, folders, strict=True):
-        loose.append(not runs)
-        if runs:
-            arms.append(Arm(path.resolve().name, _by_seed([next(histories) for _ in runs], path)))
+    given = [_read(path) for path in paths]
+    named = iter(name_histories([history for one in given for history in one.histories]))
+    arms, doubts = [], []
+    for one in given:
+        histories = [next(named) for _ in one.histories]
+        if one.is_folder:
+            name = one_line(one.path.resolve().name)
+            arms.append(Arm(name, _by_seed(histories, one.path), tuple(one.left_out)))
+            doubts += [f"{name}: {run} does not count: {reason}" for run, reason in one.left_out.items()]
+            doubts += _doubts(arms[-1])
         else:
-            history = next(histories)
-            arms.append(Arm(history.name, (history,)))
-    doubts = [doubt for arm in arms for doubt in _doubts(arm)]
-    return _unique(_grouped(arms, loose)), doubts
+            arms.append(Arm(histories[0].name, tuple(histories)))
+    return _unique(_grouped(arms, [not one.is_folder for one in given])), doubts
+
+
+def _read(path: Path) -> _Given:
+    runs = runs_in(path)
+    if not runs:
+        return _Given(path, (read_history(path),), is_folder=False, left_out={})
+    found: dict[Path, RunHistory] = {}
+    left_out: dict[str, str] = {}
+    for run in runs:
+        try:
+            found[run] = read_history(run)
+        except InvalidInputError as error:
+            left_out[run.name] = str(error)
+    if not found:
+        raise InvalidInputError(f"no run in {str(path)!r} can be compared; {next(iter(left_out.values()))}")
+    finished = {run: history for run, history in found.items() if history.step >= history.planned_step}
+    if finished:
+        left_out |= {
+            run.name: f"it is unfinished, at step {history.step:,} of {history.planned_step:,} (stopped or diverged)"
+            for run, history in found.items()
+            if run not in finished
+        }
+    return _Given(path, tuple((finished or found).values()), is_folder=True, left_out=left_out)
 
 
 def runs_in(path: Path) -> list[Path]:
-    """The runs in a folder that is none itself, else nothing."""
+    """The runs, whole or not, in a folder that is none itself; else nothing."""
     try:
         if not path.is_dir() or RunFolder(path).checkpoints() or (path / "recipe.yaml").exists():
             return []
-        runs = [entry for entry in path.iterdir() if entry.is_dir() and RunFolder(entry).checkpoints()]
+        folders = sorted(entry for entry in path.iterdir() if entry.is_dir())
+        runs = [entry for entry in folders if RunFolder(entry).checkpoints() or RunFolder(entry).recipe_path.exists()]
     except OSError:
         return []  # read_history says what is wrong with it
-    return sorted(
-        runs, key=lambda run: [int(part) if part.isdigit() else part for part in re.split(r"(\d+)", run.name)]
-    )
+    return runs if any(RunFolder(run).checkpoints() for run in runs) else []
 
 
 def _by_seed(histories: Sequence[RunHistory], path: Path) -> tuple[RunHistory, ...]:
@@ -143,7 +175,7 @@ def _unique(arms: Sequence[Arm]) -> list[Arm]:
             number += 1
             unique = f"{arm.name} ({number})"
         taken.add(unique)
-        named.append(Arm(unique, arm.histories))
+        named.append(replace(arm, name=unique))
     return named
 
 

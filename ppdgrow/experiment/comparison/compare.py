@@ -27,6 +27,10 @@ TRIALS_NOTE = (
     "baseline's final loss includes it"
 )
 
+COMPARABLE_NOTE = (
+    "comparable: the interval includes the baseline or better; with few seeds that may only mean that they cannot tell"
+)
+
 INTERVAL_NOTE = (
     "[..]: 95 % interval of the mean paired difference over the seeds (Student's t); it covers the noise of seeds, not "
     "the choice of the validation examples"
@@ -116,7 +120,10 @@ def compare_runs(paths: Sequence[Path]) -> Comparison:
         InvalidInputError: a path is no run, its files are broken, or it was never evaluated.
     """
     if len(paths) < 2:
-        raise ConfigError(f"found {len(paths)} runs, expected a baseline and at least one other run to compare")
+        raise ConfigError(
+            f"found {len(paths)} path{'' if len(paths) == 1 else 's'}, expected a baseline and at least one other run "
+            "(or folder of runs) to compare"
+        )
     arms, doubts = read_arms(paths)
     refuse_others(arms)
     compared = compared_arms(arms)
@@ -143,6 +150,8 @@ def _doubts(arms: Sequence[ComparedArm]) -> Iterator[str]:
             yield from doubts_of(run.history)
     for arm in arms[1:]:
         alone = [run for run in arm.runs if not run.paired]
+        ours = {run.history.seeds for run in arm.runs}
+        missing = [run for run in arms[0].runs if run.history.seeds not in ours]
         for run in arm.pairs:
             yield from doubts_between(run.reference, run.history)
         if alone:
@@ -151,6 +160,9 @@ def _doubts(arms: Sequence[ComparedArm]) -> Iterator[str]:
                 f"{arm.name}: {arms[0].name} has no run with seed {seeds}, which counts in means and not in paired "
                 "differences"
             )
+        if missing and max(len(arm.runs), len(arms[0].runs)) > 1:
+            seeds = ", ".join(str(seed) for run in missing for seed in run.history.seeds)
+            yield f"{arm.name} has no run with seed {seeds} of {arms[0].name}: their means are of other seeds"
 
 
 def _notes(arms: Sequence[ComparedArm]) -> tuple[str, ...]:
@@ -159,5 +171,5 @@ def _notes(arms: Sequence[ComparedArm]) -> tuple[str, ...]:
     trials = any(run.has_trials for run in runs)
     several = any(len(arm.runs) > 1 for arm in arms)
     paired = any(len(arm.pairs) > 1 for arm in arms[1:])
-    seeds = (INTERVAL_NOTE,) if paired else () if several else (ONE_SEED,)
+    seeds = (INTERVAL_NOTE, COMPARABLE_NOTE) if paired else () if several else (ONE_SEED,)
     return (*seeds, *((EQUAL_BUDGET_NOTE,) if budgets else ()), *((TRIALS_NOTE,) if trials else ()))

@@ -117,7 +117,8 @@ def _lower_loss(baseline: ComparedArm, arm: ComparedArm) -> Criterion:
     points = [None if run.equal is None else run.equal.steps for run in arm.pairs]
     differences = estimate([None if point is None else point.difference for point in points])
     steps = sorted({int(point.at) for point in points if point is not None})
-    notes = []
+    notes: list[str] = []
+    going_on: list[str] = []
     if not arm.pairs:
         notes = [NO_COMMON_SEED]
     elif differences is None:
@@ -125,12 +126,17 @@ def _lower_loss(baseline: ComparedArm, arm: ComparedArm) -> Criterion:
     else:
         notes = [f"at step {', '.join(f'{step:,}' for step in steps)}"]
         going_on = [one.name for one in (baseline, arm) if one.first.history.step > steps[-1]]
-        if going_on:
-            notes.append(f"{' and '.join(going_on)} not at the end there")
         shared = min(run.equal.shared_steps for run in arm.pairs if run.equal is not None)
         if steps[-1] <= shared:
             notes.append(f"both are one and the same run up to step {shared:,}")
-    return _judged(LOWER_LOSS, baseline, arm, differences, LOSS_BOUND, "<", "high", loss_unit(arm.first.history), notes)
+    criterion = _judged(
+        LOWER_LOSS, baseline, arm, differences, LOSS_BOUND, "<", "high", loss_unit(arm.first.history), notes
+    )
+    if going_on:
+        # One run has decayed its learning rate there, the other has not.
+        told = f"{' and '.join(going_on)} not at the end of the schedule there: no fair comparison"
+        return replace(criterion, passed=None, note=f"{criterion.note}; {told}")
+    return criterion
 
 
 def _comparable_loss(baseline: ComparedArm, arm: ComparedArm) -> Criterion:

@@ -125,8 +125,12 @@ def cost_to_reach(history: RunHistory, loss: float, axis: Axis) -> float | None:
 
 
 def recorded(history: RunHistory, axis: Axis) -> bool:
-    """Whether the cost of every evaluated point is known."""
-    return all(cost_of(history, point, axis) is not None for point in history.metrics.evaluations)
+    """Whether the cost of every evaluated point is known, and when the trials beside the model were paid."""
+    if axis == "steps":
+        return True
+    trials = getattr(history.state.ledger.trials, axis)
+    known = all(cost_of(history, point, axis) is not None for point in history.metrics.evaluations)
+    return known and history.beside(history.step, axis) > 0.99 * trials - 1e-9
 
 
 def cost_ratio(baseline: RunHistory, other: RunHistory, axis: Axis) -> float | None:

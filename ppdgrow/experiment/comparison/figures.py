@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass
 from typing import Any
 
 from ppdgrow.accounting import count_parameters, flops_per_token, half_steps
@@ -134,11 +134,15 @@ class ComparedRun:
 
 @dataclass(frozen=True)
 class ComparedArm:
-    """The runs of one arm, with what they say together. A figure is None where a run lacks it."""
+    """The runs of one arm, with what they say together. A figure is None where a run lacks it.
+
+    `left_out` names the runs of its folder that do not count.
+    """
 
     name: str
     runs: tuple[ComparedRun, ...]
-    is_baseline: bool = field(default=False)
+    is_baseline: bool = False
+    left_out: tuple[str, ...] = ()
 
     @property
     def pairs(self) -> tuple[ComparedRun, ...]:
@@ -215,6 +219,7 @@ class ComparedArm:
             "runs": [run.name for run in self.runs],
             "seeds": [list(run.history.seeds) for run in self.runs],
             "paired_seeds": [list(run.history.seeds) for run in self.pairs],
+            "left_out": list(self.left_out),
             "loss": self.loss.document(),
             "accuracy": self.accuracy.document(),
             "train_loss": _document(self.train_loss),
@@ -232,7 +237,8 @@ def compared_arms(arms: Sequence[Arm]) -> tuple[ComparedArm, ...]:
     """Every run of every arm against the runs of the first arm."""
     references = {history.seeds: history for history in reversed(arms[0].histories)}
     alone = len(arms[0].histories) == 1
-    compared_ones = [ComparedArm(arms[0].name, tuple(compared(h, h) for h in arms[0].histories), is_baseline=True)]
+    own = tuple(compared(history, history) for history in arms[0].histories)
+    found = [ComparedArm(arms[0].name, own, is_baseline=True, left_out=arms[0].left_out)]
     for arm in arms[1:]:
         runs = []
         for history in arm.histories:
@@ -240,8 +246,8 @@ def compared_arms(arms: Sequence[Arm]) -> tuple[ComparedArm, ...]:
             if reference is None and alone and len(arm.histories) == 1:
                 reference = arms[0].histories[0]  # one run against one: the warning names their seeds
             runs.append(compared(history, reference or arms[0].histories[0], paired=reference is not None))
-        compared_ones.append(ComparedArm(arm.name, tuple(runs)))
-    return tuple(compared_ones)
+        found.append(ComparedArm(arm.name, tuple(runs), left_out=arm.left_out))
+    return tuple(found)
 
 
 def compared(history: RunHistory, reference: RunHistory, *, paired: bool = True) -> ComparedRun:

@@ -199,7 +199,7 @@ def name_histories(histories: Sequence[RunHistory]) -> list[RunHistory]:
     named: list[RunHistory] = []
     taken: set[str] = set()
     for folder, history in zip(folders, histories, strict=True):
-        name = _shortest_name(folder, set(folders) - {folder})
+        name = one_line(_shortest_name(folder, set(folders) - {folder}))
         if len(steps[folder]) > 1:
             name = f"{name}@{history.step}"
         unique, number = name, 1
@@ -209,6 +209,11 @@ def name_histories(histories: Sequence[RunHistory]) -> list[RunHistory]:
         taken.add(unique)
         named.append(replace(history, name=unique))
     return named
+
+
+def one_line(name: str) -> str:
+    """A name of the file system as it can stand in a row of a table."""
+    return name.replace("\n", "\\n").replace("\r", "\\r").replace("\t", "\\t")
 
 
 def _shortest_name(folder: Path, others: set[Path]) -> str:

@@ -19,9 +19,9 @@ class Insertion:
 
     `loss_after_updates` is taken `updates` optimizer steps later, at the evaluated step nearest to 1,000 steps
     and not beyond the next change of the model; the spikes are those of up to 1,000 steps in the same bounds.
-    `growth_bump` is the highest validation loss right after the growth and within 200 steps, less that before it;
-    `steps_to_recover` the steps until the loss before was reached again, interpolated between evaluations: 0 where it
-    never rose, None where it was not reached.
+    `growth_bump` is the highest validation loss right after the growth and within 200 steps, less that before it, None
+    without an evaluation within these; `steps_to_recover` the steps until the loss before was reached again,
+    interpolated between evaluations: 0 where it never rose, None where it was not reached or there is no bump.
     """
 
     step: int
@@ -80,14 +80,17 @@ def _rise(event: GrowthEvent, later: Sequence[Evaluated]) -> list[tuple[int, flo
 
 
 def _bump(event: GrowthEvent, later: Sequence[Evaluated]) -> float | None:
-    return max((rise for steps, rise in _rise(event, later) if steps <= BUMP_STEPS), default=None)
+    near = [rise for steps, rise in _rise(event, later) if steps <= BUMP_STEPS]
+    return max(near) if len(near) > 1 else None
 
 
 def _recovery(event: GrowthEvent, later: Sequence[Evaluated]) -> float | None:
+    if _bump(event, later) is None:
+        return None
     rise = _rise(event, later)
     above = [place for place, (steps, height) in enumerate(rise) if height > 0 and steps <= BUMP_STEPS]
-    if not rise or not above:
-        return 0.0 if rise else None
+    if not above:
+        return 0.0
     for (before, high), (after, low) in pairwise(rise[above[0] :]):
         if low <= 0:
             return before + (after - before) * high / (high - low)

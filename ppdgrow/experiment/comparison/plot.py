@@ -6,7 +6,10 @@ Above the losses themselves, below them their difference to the baseline. A mark
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING
+from statistics import fmean
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
 
 from ppdgrow.experiment.comparison.criteria import loss_unit
 from ppdgrow.experiment.comparison.curves import AXES, Axis, Band, bands, cost_of, difference_band
@@ -44,14 +47,14 @@ def draw_comparison(comparison: Comparison, file_format: str) -> bytes:
         unit = loss_unit(comparison.baseline.first.history)
         rows[0][0].set_ylabel(f"validation loss, {unit}")
         rows[1][0].set_ylabel(f"less that of {comparison.baseline.name}", parse_math=False)
-        _legend(figure, rows[0][0], comparison)
+        _legend(figure, comparison)
         return render(figure, file_format)
 
 
 def _losses(axes: Axes, comparison: Comparison, axis: Axis) -> None:
     curves = bands([[run.history for run in arm.runs] for arm in comparison.arms], axis)
     for place, (arm, band) in enumerate(zip(comparison.arms, curves, strict=True)):
-        _curve(axes, band, place, label=arm.name)
+        _curve(axes, band, place)
         _mark_insertions(axes, arm, place, axis)
     _frame(axes)
     ends = [band for band in curves if band.at]
@@ -82,28 +85,39 @@ def _differences(axes: Axes, comparison: Comparison, axis: Axis) -> None:
     _limit(axes, scaled)
 
 
-def _curve(axes: Axes, band: Band, place: int, label: str | None = None) -> None:
+def _curve(axes: Axes, band: Band, place: int) -> None:
     if not band.at:
         return
-    colour, dash = _line(place)
-    axes.plot(band.at, band.mean, color=colour, linestyle=dash, linewidth=2.2 if place == 0 else 1.3, label=label)
+    axes.plot(band.at, band.mean, **_stroke(place))
     if band.low != band.high:
-        axes.fill_between(band.at, band.low, band.high, color=colour, alpha=0.15, linewidth=0)
+        axes.fill_between(band.at, band.low, band.high, color=_colour(place), alpha=0.15, linewidth=0)
 
 
-def _line(place: int) -> tuple[str, str]:
-    return (INK, "-") if place == 0 else (COLOURS[(place - 1) % len(COLOURS)], DASHES[(place - 1) % len(DASHES)])
+def _colour(place: int) -> str:
+    return INK if place == 0 else COLOURS[(place - 1) % len(COLOURS)]
+
+
+def _stroke(place: int) -> dict[str, Any]:
+    """Colour, dashes and width of an arm's line: from the thirteenth on they repeat, wider."""
+    dash = "-" if place == 0 else DASHES[(place - 1) % len(DASHES)]
+    width = 2.4 if place == 0 else 1.3 + 0.8 * ((place - 1) // 12)
+    return {"color": _colour(place), "linestyle": dash, "linewidth": width}
 
 
 def _mark_insertions(axes: Axes, arm: ComparedArm, place: int, axis: Axis) -> None:
-    """An open circle at each growth of the first run of an arm, at the loss before it."""
-    history = arm.first.history
-    losses = {insertion.step: insertion.loss_before for insertion in arm.first.insertions}
-    for point in history.metrics.evaluations:
-        loss, cost = losses.get(point.step), cost_of(history, point, axis)
-        if loss is not None and cost is not None:
-            colour, _ = _line(place)
-            axes.plot([cost], [loss], "o", markersize=6, markerfacecolor="white", markeredgecolor=colour)
+    """An open circle for each step at which seeds of an arm grew, at the mean of their losses before it."""
+    marks: dict[int, list[tuple[float, float]]] = {}
+    for run in arm.runs:
+        known = [(point.step, cost_of(run.history, point, axis)) for point in run.history.metrics.evaluations]
+        costs = [(step, cost) for step, cost in known if cost is not None]
+        for insertion in run.insertions:
+            if insertion.loss_before is not None and costs:
+                steps, reached = zip(*costs, strict=True)
+                cost = float(np.interp(insertion.step, steps, reached))
+                marks.setdefault(insertion.step, []).append((cost, insertion.loss_before))
+    for found in marks.values():
+        cost, loss = (fmean(column) for column in zip(*found, strict=True))
+        axes.plot([cost], [loss], "o", markersize=6, markerfacecolor="white", markeredgecolor=_colour(place))
 
 
 def _columns(band: Band) -> Sequence[Sequence[float]]:
@@ -123,14 +137,14 @@ def _frame(axes: Axes) -> None:
     axes.spines[["top", "right"]].set_visible(False)
 
 
-def _legend(figure: Figure, axes: Axes, comparison: Comparison) -> None:
-    handles, labels = axes.get_legend_handles_labels()
-    legend = figure.legend(handles, labels, loc="outside lower center", ncols=4, frameon=False)
-    for text in legend.get_texts():
-        text.set_parse_math(False)  # an arm may be called $x$
-    shaded = (
-        "lines are means over seeds, bands reach from the lowest to the highest seed; "
-        if comparison.several_seeds
-        else ""
-    )
+def _legend(figure: Figure, comparison: Comparison) -> None:
+    from matplotlib.lines import Line2D
+
+    handles = [Line2D([], [], **_stroke(place)) for place in range(len(comparison.arms))]
+    legend = figure.legend(handles, [""] * len(handles), loc="outside lower center", ncols=4, frameon=False)
+    for text, arm in zip(legend.get_texts(), comparison.arms, strict=True):
+        text.set_parse_math(False)  # an arm may be called $x$,
+        text.set_text(arm.name)  # or _x, which matplotlib would hide as a label
+    several = comparison.several_seeds
+    shaded = "lines are means over seeds, bands reach from the lowest to the highest seed; " if several else ""
     figure.suptitle(f"{shaded}open circles are insertions", fontsize=9)

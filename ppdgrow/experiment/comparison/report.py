@@ -10,7 +10,7 @@ from ppdgrow.experiment.card import describe_event
 from ppdgrow.experiment.comparison.compare import Comparison
 from ppdgrow.experiment.comparison.criteria import ONE_SEED, loss_unit
 from ppdgrow.experiment.comparison.figures import ComparedArm, ComparedRun
-from ppdgrow.experiment.comparison.insertions import UPDATES_AFTER
+from ppdgrow.experiment.comparison.insertions import UPDATES_AFTER, Insertion
 from ppdgrow.experiment.comparison.table import (
     NOTHING,
     ONE_SEED_EACH,
@@ -21,6 +21,7 @@ from ppdgrow.experiment.comparison.table import (
     bump,
     cost_cell,
     criteria_matrix,
+    equal_rows,
     exact,
     figure,
     gradient_spikes,
@@ -60,6 +61,8 @@ def report_page(comparison: Comparison, picture: bytes | None, picture_file: str
             "count."
         ),
         _table(_costs(comparison)),
+        Heading("Loss at equal cost"),
+        _table(_equal(comparison)),
         *_insertions(comparison),
         Heading("Every run"),
         _table(_runs(comparison)),
@@ -88,15 +91,16 @@ def _reading(comparison: Comparison) -> str:
     unit = loss_unit(comparison.baseline.first.history)
     several = "mean and standard deviation (sd) over the seeds; [..]: 95 % interval of the mean paired difference"
     return (
-        f"Loss in {unit}, {several if comparison.several_seeds else ONE_SEED_EACH}. FLOPs, wall-clock: the whole cost "
-        f"of the models over that of {comparison.baseline.name}. Insertion: the largest change of the validation loss "
-        "by putting blocks in, in any seed; 0 is exact."
+        f"Loss in {unit}, {several if comparison.several_seeds else ONE_SEED_EACH}. FLOPs, wall-clock: cost of the "
+        f"models, their shallow phase included, over that of {comparison.baseline.name}; to equal loss: see below. "
+        "Insertion: the largest change of the validation loss by putting blocks in, in any seed; 0 is exact."
     )
 
 
 def _criteria(comparison: Comparison) -> TextTable:
     rows = tuple((c.run, c.name, figure(c), bound(c), outcome(c), c.note) for c in comparison.criteria)
-    return TextTable(("arm", f"criterion, against {comparison.baseline.name}", "figure", "bound", "", ""), rows)
+    header = ("arm", f"criterion, against {comparison.baseline.name}", "figure", "bound", "outcome", "note")
+    return TextTable(header, rows)
 
 
 def _costs(comparison: Comparison) -> TextTable:
@@ -104,6 +108,15 @@ def _costs(comparison: Comparison) -> TextTable:
         (arm.name, *(cost_cell(arm, axis) for axis in ("steps", "flops", "seconds"))) for arm in comparison.arms[1:]
     )
     return TextTable(("arm", "steps", "FLOPs", "wall-clock"), rows)
+
+
+def _equal(comparison: Comparison) -> TextTable:
+    """One row per arm, one column per axis."""
+    rows = equal_rows(comparison)
+    columns = [row[1:] for row in rows]
+    arms = comparison.arms[1:]
+    header = ("arm (less the baseline) at", *(row[0].removeprefix("loss at ") for row in rows))
+    return TextTable(header, tuple((arm.name, *(c[place] for c in columns)) for place, arm in enumerate(arms, start=1)))
 
 
 def _insertions(comparison: Comparison) -> Iterator[Block]:
@@ -126,48 +139,69 @@ def _insertions(comparison: Comparison) -> Iterator[Block]:
                     f"{Estimate(tuple(later)).mean:.4f}" if later else NOTHING,
                     ", ".join(sorted({f"{i.updates:,}" for i in cell if i.updates is not None})) or NOTHING,
                     bump(cell),
+                    _spikes_after(cell),
                 )
             )
     if rows:
         header = (
             *("arm", "step", "kinds", "loss before / after", "largest change", "outputs the same bits"),
             *(f"loss about {UPDATES_AFTER:,} updates after", "updates", "growth bump, steps to recover"),
+            "gradient spikes by then (old / new), loss spikes",
         )
         yield Heading("Insertions")
         yield _table(TextTable(header, tuple(rows)))
         yield Paragraph(
             "Growth bump: the highest validation loss right after the growth and within 200 steps, less that before "
-            "it; steps to recover are interpolated between evaluations."
+            "it; steps to recover are interpolated between evaluations. Gradient spike: a norm before clipping above 5 "
+            "times the median of the 100 steps before; old and new parameters apart. Loss spike: a training loss above "
+            "median + 6 x 1.4826 x MAD of the 100 steps before. Spikes are counted over all seeds."
         )
+
+
+def _spikes_after(insertions: Sequence[Insertion]) -> str:
+    old, new = (
+        sum(getattr(insertion.gradient_spike, group) or 0 for insertion in insertions) for group in ("old", "new")
+    )
+    return f"{old} / {new}, {sum(insertion.loss_spikes for insertion in insertions)}"
 
 
 def _runs(comparison: Comparison) -> TextTable:
     tested = any(run.test is not None for run in comparison.runs)
-    names = ("arm", "seed", "steps", "validation loss", "against the baseline", "accuracy", "training loss")
-    header = [*names, "FLOPs", "wall-clock", "gradient spikes (old / new)", "loss spikes"]
-    header += ["test loss", "test accuracy"] if tested else []
-    rows = []
-    for arm in comparison.arms:
-        for run in arm.runs:
-            history, state = run.history, run.history.state
-            row = [
-                arm.name,
-                seeds_of(run),
-                f"{history.step:,}",
-                f"{history.final.validation.loss:.4f}",
-                NOTHING if run.equal is None or not run.paired else f"{run.loss_difference:+.4f}",
-                f"{100 * history.final.validation.accuracy:.2f} %",
-                NOTHING if state.train_loss is None else f"{state.train_loss:.4f}",
-                format_flops(state.ledger.plus(state.ledger.trials).flops),
-                format_seconds(state.ledger.plus(state.ledger.trials).seconds),
-                gradient_spikes(ComparedArm(arm.name, (run,))),
-                str(run.loss_spikes),
-            ]
-            test = run.test
-            if tested:
-                row += [NOTHING, NOTHING] if test is None else [f"{test.loss:.4f}", f"{100 * test.accuracy:.2f} %"]
-            rows.append(tuple(row))
-    return TextTable(tuple(header), tuple(rows))
+    tried = any(run.has_trials for run in comparison.runs)
+    figures = [run.history.final.validation for run in comparison.runs]
+    columns: list[tuple[str, Callable[[ComparedRun], str]]] = [
+        ("seed", seeds_of),
+        ("steps", lambda run: f"{run.history.step:,}"),
+        ("validation loss", lambda run: f"{run.history.final.validation.loss:.4f}"),
+        ("against baseline", lambda run: f"{run.loss_difference:+.4f}" if run.equal and run.paired else NOTHING),
+        ("accuracy", lambda run: f"{100 * run.history.final.validation.accuracy:.2f} %"),
+        ("training loss", lambda run: _digits(run.history.state.train_loss, 4)),
+        ("FLOPs", lambda run: format_flops(run.history.state.ledger.flops)),
+        ("wall-clock", lambda run: format_seconds(run.history.state.ledger.seconds)),
+        ("gradient spikes (old / new)", lambda run: gradient_spikes(ComparedArm("", (run,)))),
+        ("loss spikes", lambda run: str(run.loss_spikes)),
+    ]
+    if any(figure.perplexity is not None for figure in figures):
+        columns.insert(5, ("perplexity", lambda run: _digits(run.history.final.validation.perplexity, 2)))
+    if any(figure.bits_per_byte is not None for figure in figures):
+        columns.insert(6, ("bits per byte", lambda run: _digits(run.history.final.validation.bits_per_byte, 4)))
+    if tried:
+        columns += [
+            ("FLOPs of trials", lambda run: format_flops(run.history.state.ledger.trials.flops)),
+            ("wall-clock of trials", lambda run: format_seconds(run.history.state.ledger.trials.seconds)),
+            ("trials (kept / rejected)", lambda run: f"{run.history.trials_kept} / {run.history.trials_rejected}"),
+        ]
+    if tested:
+        columns += [
+            ("test loss", lambda run: NOTHING if run.test is None else f"{run.test.loss:.4f}"),
+            ("test accuracy", lambda run: NOTHING if run.test is None else f"{100 * run.test.accuracy:.2f} %"),
+        ]
+    rows = [(arm.name, *(cell(run) for _, cell in columns)) for arm in comparison.arms for run in arm.runs]
+    return TextTable(("arm", *(name for name, _ in columns)), tuple(rows))
+
+
+def _digits(value: float | None, digits: int) -> str:
+    return NOTHING if value is None else f"{value:.{digits}f}"
 
 
 def _sizes(comparison: Comparison) -> TextTable:

@@ -54,13 +54,14 @@ def below(comparison: Comparison) -> TextTable:
     tested = any(arm.test_loss is not None for arm in comparison.arms)
     names = ("arm", "seeds", "layers", "parameters", "validation loss", "against baseline", "accuracy")
     header = [*names, "FLOPs", "wall-clock", "FLOPs to equal loss", "insertion", "verdict"]
-    header += ["test loss"] if tested else []
+    tried = any(run.has_trials for run in comparison.runs)
+    header += [*(["FLOPs of trials"] if tried else []), *(["test loss"] if tested else [])]
     rows = []
     for arm in comparison.arms:
         insertion = largest_jump(arm)
         row = [
             arm.name,
-            str(len(arm.runs)),
+            number(arm),
             str(arm.first.history.architecture.num_layers),
             format_count(arm.first.parameters),
             spread(arm.loss, 4),
@@ -72,7 +73,9 @@ def below(comparison: Comparison) -> TextTable:
             NOTHING if insertion is None else exact(insertion),
             comparison.verdict_on(arm) or "baseline",
         ]
-        rows.append((*row, *([NOTHING if arm.test_loss is None else spread(arm.test_loss, 4)] if tested else [])))
+        row += [_trial_cost(comparison, arm, lambda cost: cost.flops, format_flops)] if tried else []
+        row += [_spread_or_nothing(arm.test_loss, 4)] if tested else []
+        rows.append(tuple(row))
     return TextTable(tuple(header), tuple(rows))
 
 
@@ -111,8 +114,8 @@ def beside(comparison: Comparison) -> TextTable:
         *_cost_rows(comparison),
         *_trial_rows(comparison),
         *_insertion_rows(comparison),
-        row("gradient spikes (old / new)", gradient_spikes),
-        row("loss spikes", lambda arm: str(sum(run.loss_spikes for run in arm.runs))),
+        row(f"gradient spikes{_all_seeds(comparison)} (old / new)", gradient_spikes),
+        row(f"loss spikes{_all_seeds(comparison)}", lambda arm: str(sum(run.loss_spikes for run in arm.runs))),
     ]
     return TextTable(("", *(arm.name for arm in arms)), tuple(rows))
 
@@ -166,7 +169,13 @@ def _cost_line(name: str, cost: Cost | None) -> list[str]:
 
 def seeds(arm: ComparedArm) -> str:
     """The seeds of an arm, separated by commas."""
-    return ", ".join(str(seed) for run in arm.runs for seed in run.history.seeds) or NOTHING
+    left_out = f" ({len(arm.left_out)} left out)" if arm.left_out else ""
+    return (", ".join(str(seed) for run in arm.runs for seed in run.history.seeds) or NOTHING) + left_out
+
+
+def number(arm: ComparedArm) -> str:
+    """How many seeds an arm has, and of how many where some do not count."""
+    return f"{len(arm.runs)} of {len(arm.runs) + len(arm.left_out)}" if arm.left_out else str(len(arm.runs))
 
 
 def layers(run: ComparedRun) -> str:
@@ -262,35 +271,46 @@ def _trial_rows(comparison: Comparison) -> list[tuple[str, ...]]:
     if not any(run.has_trials for run in comparison.runs):
         return []
 
-    def cell(arm: ComparedArm, text: str) -> str:
-        return text if any(run.has_trials for run in arm.runs) else NOTHING
-
-    counts = [
-        f"{sum(run.history.trials_kept for run in arm.runs)} / {sum(run.history.trials_rejected for run in arm.runs)}"
-        for arm in arms
-    ]
-
-    def spent(arm: ComparedArm, read: Callable[[Cost], float], form: Callable[[float], str]) -> str:
-        own = _mean(comparison.baseline, read)
-        cost = fmean(read(run.history.state.ledger.trials) for run in arm.runs)
-        return f"{cost / own:.2f} ({form(cost)})" if own else f"{NOTHING} ({form(cost)})"
+    def counts(arm: ComparedArm) -> str:
+        kept = sum(run.history.trials_kept for run in arm.runs)
+        rejected = sum(run.history.trials_rejected for run in arm.runs)
+        return f"{kept} / {rejected}" if any(run.has_trials for run in arm.runs) else NOTHING
 
     return [
-        ("trials (kept / rejected)", *(cell(arm, text) for arm, text in zip(arms, counts, strict=True))),
-        ("FLOPs of trials", *(cell(arm, spent(arm, lambda cost: cost.flops, format_flops)) for arm in arms)),
-        ("wall-clock of trials", *(cell(arm, spent(arm, lambda cost: cost.seconds, format_seconds)) for arm in arms)),
+        (f"trials{_all_seeds(comparison)} (kept / rejected)", *map(counts, arms)),
+        ("FLOPs of trials", *(_trial_cost(comparison, arm, lambda cost: cost.flops, format_flops) for arm in arms)),
+        (
+            "wall-clock of trials",
+            *(_trial_cost(comparison, arm, lambda cost: cost.seconds, format_seconds) for arm in arms),
+        ),
     ]
+
+
+def _trial_cost(
+    comparison: Comparison, arm: ComparedArm, read: Callable[[Cost], float], form: Callable[[float], str]
+) -> str:
+    if not any(run.has_trials for run in arm.runs):
+        return NOTHING
+    own = _mean(comparison.baseline, read)
+    cost = fmean(read(run.history.state.ledger.trials) for run in arm.runs)
+    return f"{cost / own:.2f} ({form(cost)})" if own else f"{NOTHING} ({form(cost)})"
+
+
+def _all_seeds(comparison: Comparison) -> str:
+    """Counts are of all seeds of an arm together, other figures are means."""
+    return " in all seeds" if comparison.several_seeds else ""
 
 
 def _equal_rows(comparison: Comparison) -> list[tuple[str, ...]]:
     """Losses at equal cost; at equal steps only where the last losses are not already that."""
     last = {run.history.final.step for run in comparison.runs}
-    steps = [_equal_row(comparison, "loss at equal steps", "steps")] if len(last) > 1 else []
-    return [
-        *steps,
-        _equal_row(comparison, "loss at equal FLOPs", "flops"),
-        _equal_row(comparison, "loss at equal wall-clock", "seconds"),
-    ]
+    return equal_rows(comparison, AXES if len(last) > 1 else AXES[1:])
+
+
+def equal_rows(comparison: Comparison, axes: Sequence[Axis] = AXES) -> list[tuple[str, ...]]:
+    """Losses at the largest cost that an arm and the baseline both reached, one row per axis."""
+    named = {"steps": "steps", "flops": "FLOPs", "seconds": "wall-clock"}
+    return [_equal_row(comparison, f"loss at equal {named[axis]}", axis) for axis in axes]
 
 
 def _equal_row(comparison: Comparison, label: str, axis: Axis) -> tuple[str, ...]:
@@ -375,7 +395,8 @@ def figure(criterion: Criterion) -> str:
     if criterion.name == NO_INSERTION_SPIKE:
         return exact(value)
     if criterion.name in (CHEAPER_FLOPS, CHEAPER_SECONDS):
-        return f"{value:.2f}"
+        low, high = criterion.low, criterion.high
+        return f"{value:.2f}" + ("" if low is None or high is None else f" [{low:.2f}, {high:.2f}]")
     digits, unit = (2, " pt") if criterion.name == COMPARABLE_ACCURACY else (4, "")
     # A difference that rounds to its bound would contradict the verdict beside it.
     if criterion.low is None and abs(value - criterion.bound) < 0.5 * 10**-digits and value != criterion.bound:
