@@ -144,9 +144,9 @@ def _insertions(comparison: Comparison) -> Iterator[Block]:
             )
     if rows:
         header = (
-            *("arm", "step", "kinds", "loss before / after", "largest change", "outputs the same bits"),
-            *(f"loss about {UPDATES_AFTER:,} updates after", "updates", "growth bump, steps to recover"),
-            "gradient spikes by then (old / new), loss spikes",
+            *("arm", "step", "kinds", "loss before / after", "largest change", "same bits"),
+            *(f"loss ~{UPDATES_AFTER:,} updates after", "updates", "bump, steps to recover"),
+            "spikes by then: gradient (old / new), loss",
         )
         yield Heading("Insertions")
         yield _table(TextTable(header, tuple(rows)))
