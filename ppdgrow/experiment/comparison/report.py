@@ -7,27 +7,23 @@ from typing import Any
 
 from ppdgrow.console import format_count, format_flops, format_seconds
 from ppdgrow.experiment.card import describe_event
-from ppdgrow.experiment.comparison.compare import Comparison
-from ppdgrow.experiment.comparison.criteria import ONE_SEED, loss_unit
-from ppdgrow.experiment.comparison.figures import ComparedArm, ComparedRun
-from ppdgrow.experiment.comparison.insertions import UPDATES_AFTER, Insertion
-from ppdgrow.experiment.comparison.table import (
+from ppdgrow.experiment.comparison.cells import (
     NOTHING,
-    ONE_SEED_EACH,
-    TextTable,
     before_after,
-    below,
     bound,
     bump,
     cost_cell,
-    criteria_matrix,
-    equal_rows,
     exact,
     figure,
     gradient_spikes,
     layers,
     outcome,
 )
+from ppdgrow.experiment.comparison.compare import Comparison
+from ppdgrow.experiment.comparison.criteria import ONE_SEED, loss_unit
+from ppdgrow.experiment.comparison.figures import ComparedArm, ComparedRun
+from ppdgrow.experiment.comparison.insertions import UPDATES_AFTER, Insertion
+from ppdgrow.experiment.comparison.table import ONE_SEED_EACH, TextTable, below, criteria_matrix, equal_rows
 from ppdgrow.experiment.page import Block, Heading, Items, Lines, Page, Paragraph, Picture, Table
 from ppdgrow.experiment.statistics import Estimate
 

@@ -11,11 +11,26 @@ from statistics import fmean
 
 from ppdgrow.config.state import Cost
 from ppdgrow.console import format_count, format_flops, format_seconds
+from ppdgrow.experiment.comparison.cells import (
+    NOTHING,
+    before_after,
+    bound,
+    bump,
+    cost_cell,
+    exact,
+    figure,
+    gradient_spikes,
+    largest_jump,
+    layers,
+    number,
+    outcome,
+    seeds,
+    spread,
+    spread_if_known,
+    with_interval,
+)
 from ppdgrow.experiment.comparison.compare import Comparison
 from ppdgrow.experiment.comparison.criteria import (
-    CHEAPER_FLOPS,
-    CHEAPER_SECONDS,
-    COMPARABLE_ACCURACY,
     NO_INSERTION_SPIKE,
     ONE_SEED,
     Criterion,
@@ -25,7 +40,6 @@ from ppdgrow.experiment.comparison.figures import ComparedArm, ComparedRun
 from ppdgrow.experiment.comparison.insertions import Insertion
 from ppdgrow.experiment.statistics import Estimate
 
-NOTHING = "-"
 SIDE_BY_SIDE = 4
 ONE_SEED_EACH = "one seed each: run more seeds before you believe this (see --help)"
 PLACES: dict[Axis, Callable[[float], str]] = {
@@ -33,7 +47,6 @@ PLACES: dict[Axis, Callable[[float], str]] = {
     "flops": format_flops,
     "seconds": format_seconds,
 }
-_PASSED = {True: "pass", False: "fail", None: "not judged"}
 
 
 @dataclass(frozen=True)
@@ -74,7 +87,7 @@ def below(comparison: Comparison) -> TextTable:
             comparison.verdict_on(arm) or "baseline",
         ]
         row += [_trial_cost(comparison, arm, lambda cost: cost.flops, format_flops)] if tried else []
-        row += [_spread_or_nothing(arm.test_loss, 4)] if tested else []
+        row += [spread_if_known(arm.test_loss, 4)] if tested else []
         rows.append(tuple(row))
     return TextTable(tuple(header), tuple(rows))
 
@@ -167,75 +180,6 @@ def _cost_line(name: str, cost: Cost | None) -> list[str]:
     ]
 
 
-def seeds(arm: ComparedArm) -> str:
-    """The seeds of an arm, separated by commas."""
-    left_out = f" ({len(arm.left_out)} left out)" if arm.left_out else ""
-    return (", ".join(str(seed) for run in arm.runs for seed in run.history.seeds) or NOTHING) + left_out
-
-
-def number(arm: ComparedArm) -> str:
-    """How many seeds an arm has, and of how many where some do not count."""
-    return f"{len(arm.runs)} of {len(arm.runs) + len(arm.left_out)}" if arm.left_out else str(len(arm.runs))
-
-
-def layers(run: ComparedRun) -> str:
-    """The depth of a run, `6 -> 12 at step 400` where it grew."""
-    changes = [event for event in run.history.surgery if event.layers_after is not None]
-    if not changes or changes[0].layers_before is None:
-        return str(run.history.architecture.num_layers)
-    return str(changes[0].layers_before) + "".join(f" -> {e.layers_after} at step {e.step:,}" for e in changes)
-
-
-def spread(found: Estimate, digits: int) -> str:
-    """The mean, and the standard deviation where there are several values."""
-    deviation = "" if found.deviation is None else f" sd {found.deviation:.{digits}f}"
-    return f"{found.mean:.{digits}f}{deviation}"
-
-
-def with_interval(difference: Estimate, digits: int) -> str:
-    """The mean of a difference with its sign, and the 95 % interval where there are several values."""
-    return f"{difference.mean:+.{digits}f}{interval(difference.low, difference.high, digits)}"
-
-
-def interval(low: float | None, high: float | None, digits: int) -> str:
-    """` [low, high]`, or nothing."""
-    return "" if low is None or high is None else f" [{low:+.{digits}f}, {high:+.{digits}f}]"
-
-
-def exact(jump: float) -> str:
-    """A change of the loss; nothing but zero is written 0."""
-    return "0" if jump == 0 else f"{jump:.3g}"
-
-
-def largest_jump(arm: ComparedArm) -> float | None:
-    """The largest change of the loss by an insertion, in any seed."""
-    jumps = [i.jump for run in arm.runs for i in run.insertions if i.jump is not None]
-    return max(jumps, key=abs, default=None)
-
-
-def cost_cell(arm: ComparedArm, axis: Axis) -> str:
-    """Cost to the baseline's final loss over the baseline's own, or how many seeds reached it."""
-    if arm.is_baseline or not arm.pairs:
-        return NOTHING
-    ratio, reached = arm.cost_to_loss(axis), arm.reached(axis)
-    if not arm.recorded(axis):
-        return NOTHING
-    if ratio is None:
-        return "not reached" if not reached else f"reached by {reached} of {len(arm.pairs)}"
-    low, high = ratio.low, ratio.high
-    return f"{ratio.mean:.2f}" + ("" if low is None or high is None else f" [{low:.2f}, {high:.2f}]")
-
-
-def gradient_spikes(arm: ComparedArm) -> str:
-    """Gradient spikes of old and new parameters in all seeds together."""
-    old, new = (
-        [getattr(run.gradient_spikes, group) for run in arm.runs if getattr(run.gradient_spikes, group) is not None]
-        for group in ("old", "new")
-    )
-    shown = [str(sum(counts)) if counts else NOTHING for counts in (old, new)]
-    return " / ".join(shown) if new else shown[0]
-
-
 def _mean(arm: ComparedArm, read: Callable[[Cost], float]) -> float:
     return fmean(read(run.history.state.ledger) for run in arm.runs)
 
@@ -248,13 +192,9 @@ def _test_rows(comparison: Comparison) -> list[tuple[str, ...]]:
     if all(arm.test_loss is None for arm in comparison.arms):
         return []
     return [
-        ("test loss", *(_spread_or_nothing(arm.test_loss, 4) for arm in comparison.arms)),
-        ("test accuracy", *(_spread_or_nothing(arm.test_accuracy, 2, " %") for arm in comparison.arms)),
+        ("test loss", *(spread_if_known(arm.test_loss, 4) for arm in comparison.arms)),
+        ("test accuracy", *(spread_if_known(arm.test_accuracy, 2, " %") for arm in comparison.arms)),
     ]
-
-
-def _spread_or_nothing(found: Estimate | None, digits: int, unit: str = "") -> str:
-    return NOTHING if found is None else f"{spread(found, digits)}{unit}"
 
 
 def _cost_rows(comparison: Comparison) -> list[tuple[str, ...]]:
@@ -341,33 +281,6 @@ def _insertion_rows(comparison: Comparison) -> list[tuple[str, ...]]:
     return rows
 
 
-def before_after(insertions: Sequence[Insertion]) -> str:
-    """The losses right before and after an insertion, mean over the seeds, with as many digits as tell them apart."""
-    measured = [(i.loss_before, i.loss_after) for i in insertions]
-    known = [(b, a) for b, a in measured if b is not None and a is not None]
-    if not insertions:
-        return NOTHING
-    if len(known) < len(measured):
-        return "not measured"
-    before, after = (fmean(column) for column in zip(*known, strict=True))
-    shown = f"{before:.6f}", f"{after:.6f}"
-    if shown[0] == shown[1] and any(insertion.jump for insertion in insertions):
-        shown = repr(before), repr(after)
-    return f"{shown[0]} / {shown[1]}"
-
-
-def bump(insertions: Sequence[Insertion]) -> str:
-    """The growth bump, and the steps until the loss before it was reached again; means over the seeds."""
-    bumps = [insertion.growth_bump for insertion in insertions]
-    known = [value for value in bumps if value is not None]
-    if not known or len(known) < len(bumps):
-        return NOTHING
-    steps = [insertion.steps_to_recover for insertion in insertions]
-    recovered = [value for value in steps if value is not None]
-    told = f"{fmean(recovered):,.0f}" if len(recovered) == len(steps) else "not recovered"
-    return f"{fmean(known):+.4f}, {told}"
-
-
 def _later(insertions: Sequence[Insertion], tell_updates: bool) -> str:
     losses = [(i.loss_after_updates, i.updates) for i in insertions]
     known = [(loss, updates) for loss, updates in losses if loss is not None and updates is not None]
@@ -380,32 +293,3 @@ def _later(insertions: Sequence[Insertion], tell_updates: bool) -> str:
 def _criterion_label(criterion: Criterion, several: bool) -> str:
     label = f"{criterion.run}: {criterion.name}" if several else criterion.name
     return label if criterion.name == NO_INSERTION_SPIKE else f"{label} (vs {criterion.against})"
-
-
-def outcome(criterion: Criterion) -> str:
-    """`pass`, `fail` or `not judged`."""
-    return _PASSED[criterion.passed]
-
-
-def figure(criterion: Criterion) -> str:
-    """The figure of a criterion with its interval and unit."""
-    value = criterion.value
-    if value is None:
-        return NOTHING
-    if criterion.name == NO_INSERTION_SPIKE:
-        return exact(value)
-    if criterion.name in (CHEAPER_FLOPS, CHEAPER_SECONDS):
-        low, high = criterion.low, criterion.high
-        return f"{value:.2f}" + ("" if low is None or high is None else f" [{low:.2f}, {high:.2f}]")
-    digits, unit = (2, " pt") if criterion.name == COMPARABLE_ACCURACY else (4, "")
-    # A difference that rounds to its bound would contradict the verdict beside it.
-    if criterion.low is None and abs(value - criterion.bound) < 0.5 * 10**-digits and value != criterion.bound:
-        return f"{value:+.6g}{unit}"
-    return f"{value:+.{digits}f}{interval(criterion.low, criterion.high, digits)}{unit}"
-
-
-def bound(criterion: Criterion) -> str:
-    """The relation and the bound, and which end of the interval is held against it."""
-    end = {"mean": "", "low": "lower end ", "high": "upper end "}[criterion.judged]
-    limit = f"{criterion.bound:g} pt" if criterion.unit == "pt" else f"{criterion.bound:g}"
-    return f"{end}{criterion.relation} {limit}"
