@@ -9,8 +9,8 @@ import torch
 
 from ppdgrow.checkpoint import RunFolder, read_checkpoint, read_jsonl
 
-# What depends on the clock, or on where a run lies.
-NOT_COMPARED = ("timing", "parent", "parent_sha256")
+# What depends on the clock, on where a run lies, or on who started it.
+NOT_COMPARED = ("timing", "parent", "parent_sha256", "provenance")
 
 
 def result(run: str, step: int | None = None) -> dict[str, Any]:

@@ -37,9 +37,9 @@ def with_interval(difference: Estimate, digits: int) -> str:
     return f"{difference.mean:+.{digits}f}{interval(difference.low, difference.high, digits)}"
 
 
-def interval(low: float | None, high: float | None, digits: int) -> str:
+def interval(low: float | None, high: float | None, digits: int, sign: str = "+") -> str:
     """` [low, high]`, or nothing."""
-    return "" if low is None or high is None else f" [{low:+.{digits}f}, {high:+.{digits}f}]"
+    return "" if low is None or high is None else f" [{low:{sign}.{digits}f}, {high:{sign}.{digits}f}]"
 
 
 def exact(jump: float) -> str:
@@ -81,8 +81,7 @@ def cost_cell(arm: ComparedArm, axis: Axis) -> str:
         return NOTHING
     if ratio is None:
         return "not reached" if not reached else f"reached by {reached} of {len(arm.pairs)}"
-    low, high = ratio.low, ratio.high
-    return f"{ratio.mean:.2f}" + ("" if low is None or high is None else f" [{low:.2f}, {high:.2f}]")
+    return f"{ratio.mean:.2f}{interval(ratio.low, ratio.high, 2, '')}"
 
 
 def gradient_spikes(arm: ComparedArm) -> str:
@@ -134,14 +133,16 @@ def figure(criterion: Criterion) -> str:
         return NOTHING
     if criterion.name == NO_INSERTION_SPIKE:
         return exact(value)
-    if criterion.name in (CHEAPER_FLOPS, CHEAPER_SECONDS):
-        low, high = criterion.low, criterion.high
-        return f"{value:.2f}" + ("" if low is None or high is None else f" [{low:.2f}, {high:.2f}]")
-    digits, unit = (2, " pt") if criterion.name == COMPARABLE_ACCURACY else (4, "")
-    # A difference that rounds to its bound would contradict the verdict beside it.
-    if criterion.low is None and abs(value - criterion.bound) < 0.5 * 10**-digits and value != criterion.bound:
-        return f"{value:+.6g}{unit}"
-    return f"{value:+.{digits}f}{interval(criterion.low, criterion.high, digits)}{unit}"
+    ratio = criterion.name in (CHEAPER_FLOPS, CHEAPER_SECONDS)
+    digits, unit = (2, "") if ratio else (2, " pt") if criterion.name == COMPARABLE_ACCURACY else (4, "")
+    sign = "" if ratio else "+"
+    deciding = {"mean": value, "low": criterion.low, "high": criterion.high}[criterion.judged]
+    # A figure that rounds to its bound would contradict the verdict beside it.
+    while deciding is not None and deciding != criterion.bound and round(deciding - criterion.bound, digits) == 0:
+        digits += 1
+    if digits > 6:
+        return f"{value:{sign}.3g}{unit}"
+    return f"{value:{sign}.{digits}f}{interval(criterion.low, criterion.high, digits, sign)}{unit}"
 
 
 def bound(criterion: Criterion) -> str:
