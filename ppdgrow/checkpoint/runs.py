@@ -39,6 +39,11 @@ class RunFolder:
         return self.path / "growth.jsonl"
 
     @property
+    def test_path(self) -> Path:
+        """One line per checkpoint that was evaluated on the test split."""
+        return self.path / "test.jsonl"
+
+    @property
     def card_path(self) -> Path:
         """The model card."""
         return self.path / "README.md"

@@ -10,9 +10,11 @@ import pytest
 from conftest import TINY, Command
 from synthetic_runs import growth, write_run
 
+from ppdgrow.checkpoint import read_jsonl
 from ppdgrow.experiment.comparison.compare import Comparison, compare_runs
 from ppdgrow.experiment.comparison.plot import draw_comparison
 from ppdgrow.experiment.comparison.report import report_page
+from ppdgrow.experiment.setting import Setting
 
 mpl = pytest.importorskip("matplotlib", reason="pictures are drawn with matplotlib, the extra `plot`")
 
@@ -187,3 +189,25 @@ def test_the_picture_names_every_arm_and_marks_growths_between_evaluations(tmp_p
         plain = draw_comparison(compare_runs([tmp_path / "base", tmp_path / "ungrown"]), "svg").decode()
     assert ">_hidden</text>" in marked
     assert marked.count("<use") > plain.count("<use"), "an open circle on each axis"
+
+
+def test_the_test_split_is_read_once_per_checkpoint(
+    tmp_path: Path, ppdgrow: Command, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name in ("base", "other"):
+        ppdgrow(f"train --steps 5 --layers {1 + (name == 'other')} --out {name}", *TINY)
+    first = ppdgrow("compare base other --json --test").document
+    assert len(read_jsonl(tmp_path / "other" / "test.jsonl")) == 1
+    monkeypatch.setattr(Setting, "evaluate_checkpoint", lambda *_, **__: pytest.fail("read again"))
+    assert ppdgrow("compare base other --json --test").document["runs"] == first["runs"]
+    monkeypatch.undo()
+    monkeypatch.chdir(tmp_path)
+    ppdgrow("train other --steps 5 --out other-on")
+    ppdgrow("compare base other-on --test")
+    assert not {line["checkpoint_sha256"] for line in read_jsonl(tmp_path / "other-on" / "test.jsonl")} & {
+        run["checkpoint_sha256"] for run in first["runs"]
+    }, "another checkpoint is another reading"
+    (tmp_path / "other" / "test.jsonl").write_text(
+        (tmp_path / "other" / "test.jsonl").read_text().replace('"loss"', '"lost"')
+    )
+    assert "remove the file" in ppdgrow("compare base other --test", code=4).stderr

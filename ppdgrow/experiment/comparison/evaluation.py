@@ -2,11 +2,18 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import Any
 
+from pydantic import ValidationError
+
+from ppdgrow.checkpoint import RunFolder, append_jsonl, read_jsonl
 from ppdgrow.config.state import Validation
 from ppdgrow.console import Narrator
+from ppdgrow.engine.evaluate import BatchLike
+from ppdgrow.errors import InvalidInputError, StorageError
 from ppdgrow.experiment.comparison.compare import Comparison
 from ppdgrow.experiment.setting import (
     Parent,
@@ -38,6 +45,8 @@ class EvaluationOptions:
 def with_test(comparison: Comparison, options: EvaluationOptions, narrator: Narrator) -> Comparison:
     """The same comparison with the figures of every run on the whole test split.
 
+    The split is read once per checkpoint: its figures are kept in the run's `test.jsonl`.
+
     Raises:
         ConfigError, InvalidInputError: the device or the data is not there, or a checkpoint is broken.
         DivergedError: a loss is not finite.
@@ -46,13 +55,15 @@ def with_test(comparison: Comparison, options: EvaluationOptions, narrator: Narr
     setting = options.setting(first)
     batches = setting.whole("test")
     examples, name = sum(len(batch.targets) for batch in batches), setting.dataset.config.name
+    digest = setting.dataset.identity(0).sha256["test"]
     narrator.say(f"evaluating {len(comparison.runs)} runs on all {examples:,} examples of the test split of {name}")
     figures: list[Validation] = []
     with narrator.progress(len(comparison.runs), "test split") as bar:
         for number, run in enumerate(comparison.runs, start=1):
             model = load_parent(run.history.checkpoint, optimizer=False)
             own = replace(setting, precision=chosen_precision(model, options.precision))
-            figures.append(own.figures(own.evaluate_checkpoint(model.checkpoint, batches), "test"))
+            read = _Reading(model.run, model.digest, digest, own.precision, examples)
+            figures.append(read.recorded() or read.record(own, model, batches, narrator))
             bar.update(number, loss=figures[-1].loss)
     tested = iter(figures)
     arms = tuple(
@@ -64,3 +75,44 @@ def with_test(comparison: Comparison, options: EvaluationOptions, narrator: Narr
         for split in changed_splits(setting.dataset, first.checkpoint.state)
     )
     return replace(comparison, arms=arms, warnings=(*comparison.warnings, *changed))
+
+
+@dataclass(frozen=True)
+class _Reading:
+    """A checkpoint on a test split, by the digests of both; another precision is another reading."""
+
+    run: RunFolder
+    checkpoint_sha256: str
+    test_sha256: str
+    precision: str
+    examples: int
+
+    @property
+    def _key(self) -> dict[str, Any]:
+        return {key: value for key, value in vars(self).items() if key != "run"}
+
+    def recorded(self) -> Validation | None:
+        """The figures of an earlier reading.
+
+        Raises:
+            InvalidInputError: the record is broken.
+        """
+        for line in read_jsonl(self.run.test_path):
+            if all(line.get(key) == value for key, value in self._key.items()):
+                try:
+                    return Validation.model_validate(line.get("figures"))
+                except ValidationError as error:
+                    raise InvalidInputError(
+                        f"{str(self.run.test_path)!r}: {error.errors()[0]['msg']}; remove the file to read the test "
+                        "split again"
+                    ) from None
+        return None
+
+    def record(self, setting: Setting, model: Parent, batches: Sequence[BatchLike], narrator: Narrator) -> Validation:
+        """Evaluate, and keep the figures in the run; a run that cannot be written is only warned of."""
+        figures = setting.figures(setting.evaluate_checkpoint(model.checkpoint, batches), "test")
+        try:
+            append_jsonl(self.run.test_path, [{**self._key, "figures": figures.model_dump()}])
+        except StorageError as error:
+            narrator.warn(f"the reading of the test split is not recorded: {error}")
+        return figures
