@@ -13,7 +13,7 @@ from typing import Any
 from ppdgrow.checkpoint import RunFolder
 from ppdgrow.config.schema import flatten
 from ppdgrow.errors import ConfigError, InvalidInputError
-from ppdgrow.experiment.comparison.history import RunHistory, name_histories, one_line
+from ppdgrow.experiment.comparison.history import RunHistory, name_histories, one_line, unique_name
 from ppdgrow.experiment.comparison.reading import read_history
 
 # Recipe keys in which the seeds of one arm may differ.
@@ -68,7 +68,9 @@ def read_arms(paths: Sequence[Path]) -> tuple[list[Arm], list[str]]:
             doubts += _doubts(arms[-1])
         else:
             arms.append(Arm(histories[0].name, tuple(histories)))
-    return _unique(_grouped(arms, [not one.is_folder for one in given])), doubts
+    taken: set[str] = set()
+    grouped = _grouped(arms, [not one.is_folder for one in given])
+    return [replace(arm, name=unique_name(arm.name, taken)) for arm in grouped], doubts
 
 
 def _read(path: Path) -> _Given:
@@ -163,20 +165,6 @@ def _common_name(names: Sequence[str]) -> str:
     if shared == common and all(name == common or name[len(common)].isdecimal() for name in names):
         shared = common.rstrip("0123456789")  # of a number that is the seed: base10 and base11
     return shared or ", ".join(names)
-
-
-def _unique(arms: Sequence[Arm]) -> list[Arm]:
-    """The same arms under names that differ."""
-    named: list[Arm] = []
-    taken: set[str] = set()
-    for arm in arms:
-        unique, number = arm.name, 1
-        while unique in taken:
-            number += 1
-            unique = f"{arm.name} ({number})"
-        taken.add(unique)
-        named.append(replace(arm, name=unique))
-    return named
 
 
 def _doubts(arm: Arm) -> Iterator[str]:

@@ -202,13 +202,18 @@ def name_histories(histories: Sequence[RunHistory]) -> list[RunHistory]:
         name = one_line(_shortest_name(folder, set(folders) - {folder}))
         if len(steps[folder]) > 1:
             name = f"{name}@{history.step}"
-        unique, number = name, 1
-        while unique in taken:
-            number += 1
-            unique = f"{name} ({number})"
-        taken.add(unique)
-        named.append(replace(history, name=unique))
+        named.append(replace(history, name=unique_name(name, taken)))
     return named
+
+
+def unique_name(name: str, taken: set[str]) -> str:
+    """The name, with a number if it is taken already; it is taken then."""
+    unique, number = name, 1
+    while unique in taken:
+        number += 1
+        unique = f"{name} ({number})"
+    taken.add(unique)
+    return unique
 
 
 def one_line(name: str) -> str:
