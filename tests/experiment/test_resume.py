@@ -124,6 +124,9 @@ def test_a_signal_while_a_command_starts_ends_it_in_one_line(tmp_path: Path, num
     )
     time.sleep(1.0)
     process.send_signal(number)
-    _, err = process.communicate(timeout=60)
+    try:
+        _, err = process.communicate(timeout=60)
+    finally:
+        process.kill()
     assert process.returncode == 128 + number, err
     assert "Traceback" not in err
