@@ -143,7 +143,8 @@ def run(
         comparison = compare_runs(runs)
         if test:
             comparison = with_test(comparison, evaluation, narrator)
-    narrator.document(comparison.document())
+    if json:
+        narrator.document(comparison.document())
     _tell(comparison, narrator)
     _write(files, comparison, narrator)
     if accept and comparison.verdict == "reject":
@@ -172,7 +173,7 @@ def _tell(comparison: Comparison, narrator: Narrator) -> None:
     narrator.data("")
     many = len(comparison.arms) > SIDE_BY_SIDE
     criteria = criteria_matrix(comparison) if many else criteria_rows(comparison)
-    narrator.table(criteria.rows, header=criteria.header, align="llllllll" if many else "lrlll")
+    narrator.table(criteria.rows, header=criteria.header, align="l" * len(criteria.header) if many else "lrlll")
     narrator.data("")
     for line in closing_lines(comparison):
         narrator.data(line)

@@ -77,9 +77,9 @@ class Lines:
 
 @dataclass(frozen=True)
 class Picture:
-    """An SVG with the text that stands for it. Markdown cannot hold it and names `file`, if there is one."""
+    """An SVG, which HTML holds, with the text that stands for it. Markdown names `file` instead, if there is one."""
 
-    svg: bytes
+    svg: bytes | None
     text: str
     file: str | None = None
 
@@ -122,6 +122,8 @@ def _html(block: Block) -> str:
             text = _escape("\n".join(lines))
             return f"<details><summary>{_escape(summary)}</summary>\n<pre>{text}</pre></details>"
         case Picture(svg, text, _):
+            if svg is None:
+                return ""
             data = base64.b64encode(svg).decode("ascii")
             return f'<p><img alt="{_escape(text)}" src="data:image/svg+xml;base64,{data}"></p>'
         case Table(header, rows, right):

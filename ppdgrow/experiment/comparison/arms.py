@@ -13,7 +13,8 @@ from typing import Any
 from ppdgrow.checkpoint import RunFolder
 from ppdgrow.config.schema import flatten
 from ppdgrow.errors import ConfigError, InvalidInputError
-from ppdgrow.experiment.comparison.history import RunHistory, name_histories, one_line, unique_name
+from ppdgrow.experiment.comparison.comparability import recipe_differences
+from ppdgrow.experiment.comparison.history import RunHistory, join_seeds, name_histories, one_line, unique_name
 from ppdgrow.experiment.comparison.reading import read_history
 
 # Recipe keys in which the seeds of one arm may differ.
@@ -113,8 +114,8 @@ def _by_seed(histories: Sequence[RunHistory], path: Path) -> tuple[RunHistory, .
     for one, other in pairwise(ordered):
         if one.seeds == other.seeds:
             raise ConfigError(
-                f"{str(path)!r} holds seed {_seeds(one)} twice, in {one.run.path.name!r} and {other.run.path.name!r}: "
-                "a folder of runs is one arm with different seeds; give single runs instead"
+                f"{str(path)!r} holds seed {join_seeds([one])} twice, in {one.run.path.name!r} and "
+                f"{other.run.path.name!r}: a folder of runs is one arm with different seeds; give single runs instead"
             )
     return tuple(ordered)
 
@@ -173,10 +174,7 @@ def _doubts(arm: Arm) -> Iterator[str]:
     for other in arm.histories[1:]:
         if first.recipe is None or other.recipe is None:
             continue
-        ours, theirs = (flatten(history.recipe.model_dump()) for history in (first, other) if history.recipe)
-        differing = [
-            f"{key} {ours[key]} and {theirs[key]}" for key in ours if key not in FREE and ours[key] != theirs[key]
-        ]
+        differing = [f"{key} {ours} and {theirs}" for key, ours, theirs in recipe_differences(first, other, FREE)]
         if first.step != other.step:
             differing.append(f"steps {first.step:,} and {other.step:,}")
         elif _by_hand(first) != _by_hand(other):
@@ -184,7 +182,3 @@ def _doubts(arm: Arm) -> Iterator[str]:
         if differing:
             differences = ", ".join(differing)
             yield f"{first.name} and {other.name} stand in one folder but are no seeds of one arm: {differences}"
-
-
-def _seeds(history: RunHistory) -> str:
-    return ", ".join(map(str, history.seeds))

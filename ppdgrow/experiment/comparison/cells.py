@@ -14,6 +14,7 @@ from ppdgrow.experiment.comparison.criteria import (
 )
 from ppdgrow.experiment.comparison.curves import Axis
 from ppdgrow.experiment.comparison.figures import ComparedArm, ComparedRun
+from ppdgrow.experiment.comparison.history import join_seeds
 from ppdgrow.experiment.comparison.insertions import Insertion
 from ppdgrow.experiment.statistics import Estimate
 
@@ -50,7 +51,7 @@ def exact(jump: float) -> str:
 def seeds(arm: ComparedArm) -> str:
     """The seeds of an arm, separated by commas."""
     left_out = f" ({len(arm.left_out)} left out)" if arm.left_out else ""
-    return (", ".join(str(seed) for run in arm.runs for seed in run.history.seeds) or NOTHING) + left_out
+    return (join_seeds(run.history for run in arm.runs) or NOTHING) + left_out
 
 
 def number(arm: ComparedArm) -> str:

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from typing import Any
 
 from ppdgrow.config.architecture import TokenInput, VectorInput
+from ppdgrow.config.schema import flatten
 from ppdgrow.errors import ConfigError, InvalidInputError
-from ppdgrow.experiment.comparison.history import RunHistory
+from ppdgrow.experiment.comparison.history import RunHistory, join_seeds
 
 # A schedule that decays ends far below this share of its peak, unless the run has but a handful of steps.
 DECAYED_BELOW = 0.1
@@ -90,15 +91,19 @@ def doubts_between(baseline: RunHistory, other: RunHistory) -> Iterator[str]:
     if differing:
         yield f"{pair} ran in different environments ({', '.join(differing)}): do not compare their wall-clock"
     if baseline.seeds and other.seeds and baseline.seeds != other.seeds:
-        yield f"{pair} have different seeds ({_join(baseline.seeds)} and {_join(other.seeds)})"
+        yield f"{pair} have different seeds ({join_seeds([baseline])} and {join_seeds([other])})"
     if baseline.recipe is not None and other.recipe is not None:
         sizes = (baseline.recipe.train.batch_size, other.recipe.train.batch_size)
         if sizes[0] != sizes[1]:
             yield f"{pair} have different batch sizes ({sizes[0]} and {sizes[1]}): equal steps are not equal data"
 
 
-def _join(seeds: Sequence[int]) -> str:
-    return ", ".join(map(str, seeds))
+def recipe_differences(one: RunHistory, other: RunHistory, free: Collection[str]) -> list[tuple[str, Any, Any]]:
+    """Recipe keys that are not free and differ, with both values; nothing where a recipe is not known."""
+    if one.recipe is None or other.recipe is None:
+        return []
+    ours, theirs = flatten(one.recipe.model_dump()), flatten(other.recipe.model_dump())
+    return [(key, ours[key], theirs[key]) for key in ours if key not in free and ours[key] != theirs[key]]
 
 
 def check_evaluated(histories: Sequence[RunHistory]) -> None:

@@ -15,6 +15,7 @@ from ppdgrow.experiment.comparison.comparability import doubts_between, doubts_o
 from ppdgrow.experiment.comparison.criteria import ONE_SEED, Criterion, Verdict, success_criteria, verdict_of
 from ppdgrow.experiment.comparison.curves import AXES, bands
 from ppdgrow.experiment.comparison.figures import ComparedArm, ComparedRun, compared_arms
+from ppdgrow.experiment.comparison.history import join_seeds
 
 EQUAL_BUDGET_NOTE = (
     "at equal FLOPs or wall-clock the run that costs more is read in mid-course, before its learning rate has "
@@ -155,13 +156,13 @@ def _doubts(arms: Sequence[ComparedArm]) -> Iterator[str]:
         for run in arm.pairs:
             yield from doubts_between(run.reference, run.history)
         if alone:
-            seeds = ", ".join(str(seed) for run in alone for seed in run.history.seeds)
+            seeds = join_seeds(run.history for run in alone)
             yield (
                 f"{arm.name}: {arms[0].name} has no run with seed {seeds}, which counts in means and not in paired "
                 "differences"
             )
         if missing and max(len(arm.runs), len(arms[0].runs)) > 1:
-            seeds = ", ".join(str(seed) for run in missing for seed in run.history.seeds)
+            seeds = join_seeds(run.history for run in missing)
             yield f"{arm.name} has no run with seed {seeds} of {arms[0].name}: their means are of other seeds"
 
 

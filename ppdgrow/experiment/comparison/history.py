@@ -5,7 +5,7 @@ A history ends at a checkpoint: lines of metrics and events after it are not par
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Annotated, Any, Literal
@@ -204,6 +204,11 @@ def name_histories(histories: Sequence[RunHistory]) -> list[RunHistory]:
             name = f"{name}@{history.step}"
         named.append(replace(history, name=unique_name(name, taken)))
     return named
+
+
+def join_seeds(histories: Iterable[RunHistory]) -> str:
+    """The seeds of some runs and their ancestors, separated by commas."""
+    return ", ".join(str(seed) for history in histories for seed in history.seeds)
 
 
 def unique_name(name: str, taken: set[str]) -> str:

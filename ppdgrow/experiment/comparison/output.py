@@ -61,12 +61,11 @@ class OutputFiles:
         Raises:
             StorageError: the file system refused one; an older file is left as it was.
         """
-        picture = None
         if self.plot is not None:
             write_output(self.plot, "--plot", draw_comparison(comparison, self.plot.suffix.lower().removeprefix(".")))
             yield self.plot
-        if any(path.suffix.lower() == HTML for path in self.reports) or self.plot is not None:
-            picture = draw_comparison(comparison, "svg")
+        embedded = any(path.suffix.lower() == HTML for path in self.reports)
+        picture = draw_comparison(comparison, "svg") if embedded else None
         for path in self.reports:
             beside = None if self.plot is None else Path(os.path.relpath(self.plot, path.parent)).as_posix()
             page = report_page(comparison, picture, beside)

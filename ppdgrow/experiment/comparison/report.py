@@ -22,6 +22,7 @@ from ppdgrow.experiment.comparison.cells import (
 from ppdgrow.experiment.comparison.compare import Comparison
 from ppdgrow.experiment.comparison.criteria import ONE_SEED, loss_unit
 from ppdgrow.experiment.comparison.figures import ComparedArm, ComparedRun
+from ppdgrow.experiment.comparison.history import join_seeds
 from ppdgrow.experiment.comparison.insertions import UPDATES_AFTER, Insertion
 from ppdgrow.experiment.comparison.table import ONE_SEED_EACH, TextTable, below, criteria_matrix, equal_rows
 from ppdgrow.experiment.page import Block, Heading, Items, Lines, Page, Paragraph, Picture, Table
@@ -37,7 +38,7 @@ def report_page(comparison: Comparison, picture: bytes | None, picture_file: str
 
     Args:
         comparison: not one of `--accept`.
-        picture: the curves as SVG; None leaves them out.
+        picture: the curves as SVG, which HTML holds; None leaves them out of it.
         picture_file: where Markdown finds the picture, relative to the page.
     """
     baseline = comparison.baseline
@@ -46,7 +47,7 @@ def report_page(comparison: Comparison, picture: bytes | None, picture_file: str
         Paragraph(_verdicts(comparison)),
         _table(below(comparison)),
         Paragraph(_reading(comparison)),
-        *([Picture(picture, PICTURE_TEXT, picture_file)] if picture is not None else []),
+        *([Picture(picture, PICTURE_TEXT, picture_file)] if picture or picture_file else []),
         Heading("Criteria"),
         _table(criteria_matrix(comparison), left=range(10)),
         _table(_criteria(comparison), left=(0, 1, 5)),
@@ -276,7 +277,7 @@ def _lineage(run: ComparedRun) -> Iterator[str]:
 
 def seeds_of(run: ComparedRun) -> str:
     """The seeds of a run and its ancestors."""
-    return ", ".join(map(str, run.history.seeds)) or NOTHING
+    return join_seeds([run.history]) or NOTHING
 
 
 def _table(table: TextTable, left: Sequence[int] = (0,)) -> Table:

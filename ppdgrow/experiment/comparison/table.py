@@ -42,6 +42,7 @@ from ppdgrow.experiment.statistics import Estimate
 
 SIDE_BY_SIDE = 4
 ONE_SEED_EACH = "one seed each: run more seeds before you believe this (see --help)"
+NAMES: dict[Axis, str] = {"steps": "steps", "flops": "FLOPs", "seconds": "wall-clock"}
 PLACES: dict[Axis, Callable[[float], str]] = {
     "steps": lambda at: f"step {at:,.0f}",
     "flops": format_flops,
@@ -201,8 +202,7 @@ def _cost_rows(comparison: Comparison) -> list[tuple[str, ...]]:
     """The cost to the baseline's final loss as a ratio; not where a decision is about the runs."""
     if comparison.decided is not None:
         return []
-    named = {"steps": "steps", "flops": "FLOPs", "seconds": "wall-clock"}
-    return [(f"{named[axis]} to equal loss", *(cost_cell(arm, axis) for arm in comparison.arms)) for axis in AXES]
+    return [(f"{NAMES[axis]} to equal loss", *(cost_cell(arm, axis) for arm in comparison.arms)) for axis in AXES]
 
 
 def _trial_rows(comparison: Comparison) -> list[tuple[str, ...]]:
@@ -249,8 +249,7 @@ def _equal_rows(comparison: Comparison) -> list[tuple[str, ...]]:
 
 def equal_rows(comparison: Comparison, axes: Sequence[Axis] = AXES) -> list[tuple[str, ...]]:
     """Losses at the largest cost that an arm and the baseline both reached, one row per axis."""
-    named = {"steps": "steps", "flops": "FLOPs", "seconds": "wall-clock"}
-    return [_equal_row(comparison, f"loss at equal {named[axis]}", axis) for axis in axes]
+    return [_equal_row(comparison, f"loss at equal {NAMES[axis]}", axis) for axis in axes]
 
 
 def _equal_row(comparison: Comparison, label: str, axis: Axis) -> tuple[str, ...]:

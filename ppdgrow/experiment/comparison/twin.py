@@ -6,12 +6,11 @@ from collections.abc import Iterator
 from typing import Any
 
 from ppdgrow.config.architecture import Architecture
-from ppdgrow.config.schema import flatten
 from ppdgrow.console import Narrator
 from ppdgrow.engine.evaluate import Evaluation
 from ppdgrow.errors import ConfigError
 from ppdgrow.experiment.acceptance import PairedDifference, paired_difference
-from ppdgrow.experiment.comparison.comparability import ENVIRONMENT
+from ppdgrow.experiment.comparison.comparability import ENVIRONMENT, recipe_differences
 from ppdgrow.experiment.comparison.evaluation import EvaluationOptions
 from ppdgrow.experiment.comparison.history import RunHistory
 from ppdgrow.experiment.setting import changed_splits, load_parent
@@ -73,13 +72,10 @@ def doubts_of_twin(parent: RunHistory, trial: RunHistory, twin: RunHistory) -> I
 
 def _differing_keys(trial: RunHistory, twin: RunHistory) -> list[str]:
     """Recipe keys that decide the batches or the rate and differ, each with both values."""
-    if trial.recipe is None or twin.recipe is None:
-        return []
-    ours, theirs = (flatten(history.recipe.model_dump()) for history in (trial, twin) if history.recipe is not None)
     return [
-        f"{key}: {ours[key]} and {theirs[key]}"
-        for key in ours
-        if ours[key] != theirs[key] and key not in FREE and not key.startswith(FREE_PREFIX)
+        f"{key}: {ours} and {theirs}"
+        for key, ours, theirs in recipe_differences(trial, twin, FREE)
+        if not key.startswith(FREE_PREFIX)
     ]
 
 
