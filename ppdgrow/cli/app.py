@@ -5,10 +5,8 @@ from __future__ import annotations
 import errno
 import sys
 import traceback
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Sequence
 from inspect import cleandoc
-from types import FrameType
 from typing import Annotated, Any
 
 import typer
@@ -18,7 +16,7 @@ from typer.main import get_command
 from ppdgrow import __version__
 from ppdgrow.console import prepare_streams, report_error, write_stdout
 from ppdgrow.errors import ConfigError, PPDGrowError, StorageError
-from ppdgrow.signals import handling
+from ppdgrow.signals import interrupts
 
 PROGRAM = "ppdgrow"
 _WIDEST_OPTION = 30
@@ -126,24 +124,8 @@ def run(app: typer.Typer, arguments: Sequence[str] | None = None) -> int:
         app: from `new_app`.
         arguments: without the program's name; those of the process if left out. None at all is `--help`.
     """
-    with _interrupts() as received:
+    with interrupts() as received:
         return _run(app, arguments, received)
-
-
-@contextmanager
-def _interrupts() -> Iterator[list[int]]:
-    """SIGINT and SIGTERM raise KeyboardInterrupt, and which one it was is kept.
-
-    Libraries that are being imported can turn the exception into one of their own.
-    """
-    received: list[int] = []
-
-    def handle(number: int, frame: FrameType | None) -> None:
-        received.append(number)
-        raise KeyboardInterrupt
-
-    with handling(handle):
-        yield received
 
 
 def _run(app: typer.Typer, arguments: Sequence[str] | None, received: list[int]) -> int:

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from types import FrameType
 
-from ppdgrow.signals import handling
+from ppdgrow.signals import handling, raise_if_interrupted
 
 
 class StopFlag:
@@ -32,7 +32,12 @@ class StoppedError(Exception):
 
 @contextmanager
 def stop_flag() -> Iterator[StopFlag]:
-    """Catch SIGINT and SIGTERM into a flag while the body runs (main thread only, elsewhere never set)."""
+    """Catch SIGINT and SIGTERM into a flag while the body runs (main thread only, elsewhere never set).
+
+    Raises:
+        KeyboardInterrupt: one came before, and a library that was being imported swallowed it.
+    """
     flag = StopFlag()
     with handling(flag.handle):
+        raise_if_interrupted()
         yield flag

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import signal
 import subprocess
@@ -130,3 +131,18 @@ def test_a_signal_while_a_command_starts_ends_it_in_one_line(tmp_path: Path, num
         process.kill()
     assert process.returncode == 128 + number, err
     assert "Traceback" not in err
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_a_signal_that_an_import_swallows_is_not_lost(
+    ppdgrow: Command, monkeypatch: pytest.MonkeyPatch, tmp_path: Path, number: int
+) -> None:
+    def swallowing(requested: str) -> torch.device:
+        with contextlib.suppress(KeyboardInterrupt):
+            signal.raise_signal(number)
+        return torch.device("cpu")
+
+    monkeypatch.setattr("ppdgrow.experiment.train.resolve_device", swallowing)
+    done = ppdgrow("train --steps 5 --layers 1 --out a", *TINY, code=128 + number)
+    assert done.stderr.splitlines()[-1] == "error: interrupted"
+    assert not (tmp_path / "a").exists(), "nothing was begun"
