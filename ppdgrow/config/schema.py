@@ -61,6 +61,13 @@ class DataConfig(Section):
     tokenizer: str | None = Field(None, description="byte, bpe:N or word; null: from the data")
     sequence_length: Annotated[int, Field(ge=1, le=2**20)] = 128
     mask_fraction: Annotated[float, Field(gt=0.0, le=1.0)] = 0.15
+    augment: bool = True
+    image_size: Annotated[int, Field(ge=1, le=4096)] | None = None
+    encoding: str = "utf-8"
+    text_column: str | None = Field(None, description="null: guessed from names and types")
+    image_column: str | None = Field(None, description="null: guessed from names and types")
+    label_column: str | None = Field(None, description="null: guessed from names and types")
+    skip_broken: bool = False
 
     @field_validator("tokenizer")
     @classmethod
@@ -72,6 +79,15 @@ class DataConfig(Section):
             return value
         raise ValueError(f"found {value!r}, expected byte, word or bpe:N with N at least 257, such as bpe:4096")
 
+    @field_validator("encoding")
+    @classmethod
+    def _check_encoding(cls, value: str) -> str:
+        try:
+            "".encode(value)  # refuses codecs that are not of text, such as hex
+        except (LookupError, ValueError):
+            raise ValueError(f"found {value!r}, expected the name of a text encoding, such as utf-8 or cp1252") from None
+        return value
+
 
 class TrainConfig(Section):
     """How long, how fast and how often."""
@@ -80,6 +96,7 @@ class TrainConfig(Section):
     horizon: PositiveInt | None = Field(None, description="absolute step at which the schedule ends")
     decay: bool = True
     batch_size: Annotated[int, Field(ge=1, le=2**24)] = 16
+    accumulate: Annotated[int, Field(ge=1, le=2**24)] = Field(1, description="pieces in which a batch is computed")
     lr: Annotated[float, Field(gt=0.0, le=100.0)] = 2e-3
     schedule: Literal["wsd", "cosine"] = "wsd"
     warmup_steps: NonNegativeInt = 100
@@ -100,6 +117,15 @@ class TrainConfig(Section):
     pair_weight_decay: Annotated[float, Field(ge=0.0, le=100.0)] | None = None
     only: Literal["all", "pairs"] = "all"
     reset_optimizer: bool = False
+
+    @model_validator(mode="after")
+    def _check_pieces(self) -> TrainConfig:
+        if self.accumulate > self.batch_size:
+            raise ValueError(
+                f"train.accumulate is {self.accumulate}, but a batch of train.batch_size {self.batch_size} cannot be cut "
+                f"into more than {self.batch_size} pieces: lower it"
+            )
+        return self
 
 
 class Recipe(Section):
