@@ -13,6 +13,9 @@ from pydantic import AfterValidator
 Family = Literal["transformer", "mlp", "sequence"]
 Task = Literal["lm", "mlm", "classify"]
 
+# Data sets by name; every other `data.name` is a path.
+DATA_NAMES = ("stdlib", "wikitext2", "cifar10", "digits")
+
 TOKENS = ("transformer", "sequence")
 ALL = ("transformer", "mlp", "sequence")
 # A rule that picks a kind, where `--pair` takes one.

@@ -85,7 +85,9 @@ class DataConfig(Section):
         try:
             "".encode(value)  # refuses codecs that are not of text, such as hex
         except (LookupError, ValueError):
-            raise ValueError(f"found {value!r}, expected the name of a text encoding, such as utf-8 or cp1252") from None
+            raise ValueError(
+                f"found {value!r}, expected the name of a text encoding, such as utf-8 or cp1252"
+            ) from None
         return value
 
 
@@ -122,8 +124,8 @@ class TrainConfig(Section):
     def _check_pieces(self) -> TrainConfig:
         if self.accumulate > self.batch_size:
             raise ValueError(
-                f"train.accumulate is {self.accumulate}, but a batch of train.batch_size {self.batch_size} cannot be cut "
-                f"into more than {self.batch_size} pieces: lower it"
+                f"train.accumulate is {self.accumulate}, but a batch of train.batch_size {self.batch_size} cannot be "
+                f"cut into more than {self.batch_size} pieces: lower it"
             )
         return self
 

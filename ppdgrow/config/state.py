@@ -18,13 +18,14 @@ class Validation(_Frozen):
     """Figures on the fixed validation batches.
 
     `loss` is in nats per token (per image for `classify`), `accuracy` a fraction; `perplexity` and
-    `bits_per_byte` are None where they have no meaning.
+    `bits_per_byte` are None where they have no meaning. `class_accuracy` is the accuracy on each class, by name.
     """
 
     loss: Finite
     accuracy: Finite
     perplexity: Finite | None = None
     bits_per_byte: Finite | None = None
+    class_accuracy: dict[str, Finite] | None = None
 
 
 class Cost(_Frozen):

@@ -2,6 +2,16 @@
 
 from ppdgrow.data.batches import NO_TARGET, Batch, Batches
 from ppdgrow.data.dataset import Dataset, Split
-from ppdgrow.data.registry import DATASETS, open_dataset, resolve_defaults
+from ppdgrow.data.registry import DATASETS, canonical_name, open_dataset, resolve_defaults
 
-__all__ = ["DATASETS", "NO_TARGET", "Batch", "Batches", "Dataset", "Split", "open_dataset", "resolve_defaults"]
+__all__ = [
+    "DATASETS",
+    "NO_TARGET",
+    "Batch",
+    "Batches",
+    "Dataset",
+    "Split",
+    "canonical_name",
+    "open_dataset",
+    "resolve_defaults",
+]

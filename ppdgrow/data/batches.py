@@ -7,6 +7,7 @@ Every choice is drawn on the CPU, so it does not depend on the device, and copie
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Protocol
 
@@ -58,17 +59,33 @@ class Batches:
     Example j of step i is number k = i * batch_size + j in the endless sequence of epochs; it belongs to epoch
     k // N. A batch may lie across two epochs.
 
+    Args:
+        examples: of the split.
+        batch_size: examples of a step.
+        seed: of the order, and of all that is drawn for a batch.
+        name: of the split, for messages.
+        augmentation: is applied to the inputs, with a generator of the step.
+
     Raises:
         InvalidInputError: there are fewer examples than one batch.
     """
 
-    def __init__(self, examples: Examples, *, batch_size: int, seed: int, name: str) -> None:
+    def __init__(
+        self,
+        examples: Examples,
+        *,
+        batch_size: int,
+        seed: int,
+        name: str,
+        augmentation: Callable[[Tensor, torch.Generator], Tensor] | None = None,
+    ) -> None:
         if examples.num_examples < batch_size:
             raise InvalidInputError(
                 f"{name}: found {examples.num_examples} {examples.unit}, expected at least one batch of {batch_size}: "
                 "lower train.batch_size or use more data"
             )
         self._examples, self._batch_size, self._seed = examples, batch_size, seed
+        self._augmentation = augmentation
         self._orders: dict[int, Tensor] = {}
 
     def at(self, step: int) -> Batch:
@@ -78,7 +95,10 @@ class Batches:
         missing = self._batch_size - len(positions)
         if missing:
             positions = torch.cat([positions, self._order(epoch + 1)[:missing]])
-        return self._examples.batch(positions, generator(self._seed, "mask", step))
+        batch = self._examples.batch(positions, generator(self._seed, "mask", step))
+        if self._augmentation is None:
+            return batch
+        return Batch(self._augmentation(batch.inputs, generator(self._seed, "augment", step)), batch.targets)
 
     def _order(self, epoch: int) -> Tensor:
         if epoch not in self._orders:

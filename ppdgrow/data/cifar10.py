@@ -33,6 +33,7 @@ class Cifar10(ImageDataset):
     name = "cifar10"
     classes = ("airplane", "automobile", "bird", "cat", "deer", "dog", "frog", "horse", "ship", "truck")
     image_size = (3, 32, 32)
+    flips = True
     mean = (0.4914, 0.4822, 0.4465)
     std = (0.2470, 0.2435, 0.2616)
 

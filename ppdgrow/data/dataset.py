@@ -11,6 +11,7 @@ from ppdgrow.config.architecture import ImageInput, TokenInput
 from ppdgrow.config.kinds import Task
 from ppdgrow.config.schema import DataConfig
 from ppdgrow.config.state import DataIdentity
+from ppdgrow.data.augmentation import Augmentation
 from ppdgrow.data.batches import Batch, Batches, Examples, evaluation_batches
 
 Split = Literal["train", "validation", "test"]
@@ -19,18 +20,24 @@ Split = Literal["train", "validation", "test"]
 class Dataset(ABC):
     """A data set under one task. Splits are read lazily: what is never asked for is never touched.
 
-    The first of `tasks` is the default.
+    The first of `tasks` is the default. `warnings` is what a user should know of what was read so far.
     """
 
-    name: ClassVar[str]
+    name: str
     tasks: ClassVar[tuple[Task, ...]]
     default_tokenizer: ClassVar[str | None] = None
 
     def __init__(self, config: DataConfig, task: Task, tokenizer_json: str | None) -> None:
         self.config = config
         self.task = task
+        self.warnings: list[str] = []
         self._given_tokenizer = tokenizer_json
         self._examples: dict[tuple[Split, torch.device], Examples] = {}
+
+    @property
+    @abstractmethod
+    def keys(self) -> tuple[str, ...]:
+        """The keys of the recipe's `data` that are of use here, beside `name` and `directory`."""
 
     @abstractmethod
     def input_spec(self, patch_size: int) -> TokenInput | ImageInput:
@@ -58,13 +65,24 @@ class Dataset(ABC):
         """The names of the classes in the order of their numbers, or None."""
         return None
 
+    @property
+    def augmentation(self) -> Augmentation | None:
+        """What is done to the inputs of training batches, or None."""
+        return None
+
     def batches(self, split: Split, *, batch_size: int, seed: int, device: torch.device) -> Batches:
         """Training batches as a pure function of (seed, step).
 
         Raises:
             InvalidInputError: the data is not there, damaged, or smaller than one batch.
         """
-        return Batches(self._on(split, device), batch_size=batch_size, seed=seed, name=f"{self.name} {split}")
+        return Batches(
+            self._on(split, device),
+            batch_size=batch_size,
+            seed=seed,
+            name=f"{self.name} {split}",
+            augmentation=self.augmentation,
+        )
 
     def evaluation(self, split: Split, *, batch_size: int, num_batches: int, device: torch.device) -> list[Batch]:
         """Fixed batches, evenly spread over a split; they depend on no seed.

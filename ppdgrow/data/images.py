@@ -19,6 +19,7 @@ from torch import Tensor
 from ppdgrow.config.architecture import ImageInput
 from ppdgrow.config.kinds import Task
 from ppdgrow.config.state import DataIdentity
+from ppdgrow.data.augmentation import Augmentation
 from ppdgrow.data.batches import Batch, evenly_spread, to_device
 from ppdgrow.data.dataset import Dataset, Split
 from ppdgrow.errors import ConfigError
@@ -81,10 +82,15 @@ class ImageDataset(Dataset):
     """Labelled images in three splits; a subclass says where they come from."""
 
     tasks: ClassVar[tuple[Task, ...]] = ("classify",)
-    classes: ClassVar[tuple[str, ...]]
-    image_size: ClassVar[tuple[int, int, int]]
+    flips: ClassVar[bool]
     mean: ClassVar[tuple[float, ...]]
     std: ClassVar[tuple[float, ...]]
+    classes: tuple[str, ...]
+
+    @property
+    @abstractmethod
+    def image_size(self) -> tuple[int, int, int]:
+        """`(C, H, W)` of all images."""
 
     @abstractmethod
     def read(self, split: Split) -> LabelledImages:
@@ -95,9 +101,19 @@ class ImageDataset(Dataset):
         """
 
     @property
+    def keys(self) -> tuple[str, ...]:
+        """Images of one size whose columns are known."""
+        return ("augment",)
+
+    @property
     def class_names(self) -> tuple[str, ...]:
         """The names of the classes in the order of their numbers."""
         return self.classes
+
+    @property
+    def augmentation(self) -> Augmentation | None:
+        """Flip (where a mirror image keeps its class) and crop, unless the recipe says no."""
+        return Augmentation(self.flips) if self.config.augment else None
 
     def input_spec(self, patch_size: int) -> ImageInput:
         """The size of an image.
@@ -116,7 +132,12 @@ class ImageDataset(Dataset):
     def describe(self) -> str:
         """Images per split and the number of classes."""
         train, validation = (len(self.images(split).labels) for split in ("train", "validation"))
-        return f"{self.name}: {train:,} train, {validation:,} validation images, {len(self.classes)} classes"
+        _, height, width = self.image_size
+        augmented = f", {self.augmentation.describe()}" if self.augmentation else ""
+        return (
+            f"{self.name}: {train:,} train, {validation:,} validation images of {height} x {width}, "
+            f"{len(self.classes)} classes{augmented}"
+        )
 
     def identity(self, validation_examples: int) -> DataIdentity:
         """Digests of the decoded images and their labels."""

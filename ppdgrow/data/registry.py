@@ -1,31 +1,53 @@
-"""The data sets by name: adding one is one class and one line here."""
+"""The data sets by name; everything else is a path. Adding a name is one class, one line here and one in `kinds`."""
 
 from __future__ import annotations
 
 import difflib
+import os
 
-from ppdgrow.config.kinds import Task
+from ppdgrow.config.kinds import DATA_NAMES, Task
 from ppdgrow.config.schema import DataConfig
 from ppdgrow.data.cifar10 import Cifar10
 from ppdgrow.data.dataset import Dataset
+from ppdgrow.data.digits import Digits
+from ppdgrow.data.local.datasets import LocalImages, LocalText, open_local, open_source
+from ppdgrow.data.local.files import find
+from ppdgrow.data.local.source import TextSource
 from ppdgrow.data.stdlib import Stdlib
 from ppdgrow.data.wikitext2 import WikiText2
-from ppdgrow.errors import ConfigError
+from ppdgrow.errors import ConfigError, InvalidInputError
 
 DATASETS: dict[str, type[Dataset]] = {
     "stdlib": Stdlib,
     "wikitext2": WikiText2,
     "cifar10": Cifar10,
+    "digits": Digits,
 }
 
 
+def canonical_name(name: str) -> str:
+    """The one spelling of a `data.name`: a path without `.`, `..` and doubled or closing slashes.
+
+    A path that reads like a data set's name keeps a leading `./`.
+    """
+    if name in DATASETS or not name.strip():
+        return name
+    path = os.path.normpath(name)
+    return f"./{path}" if path in DATASETS else path
+
+
 def resolve_defaults(config: DataConfig) -> tuple[Task, str | None]:
-    """The task and the tokenizer that a data set is meant for; reads no data.
+    """The task and the tokenizer that a data set is meant for; of a path the files are listed, no data is read.
 
     Raises:
-        ConfigError: there is no data set of that name.
+        ConfigError: there is no data set of that name, nor a path.
+        InvalidInputError: nothing, or nothing usable, lies at the path.
     """
-    dataset = _find(config.name)
+    if config.name in DATASETS:
+        dataset = DATASETS[config.name]
+    else:
+        _refuse_mistyped(config)
+        dataset = LocalText if isinstance(open_source(config), TextSource) else LocalImages
     return dataset.tasks[0], dataset.default_tokenizer
 
 
@@ -39,20 +61,31 @@ def open_dataset(config: DataConfig, task: Task, tokenizer_json: str | None = No
 
     Raises:
         ConfigError: there is no data set of that name, or it does not fit the task.
+        InvalidInputError: nothing, or nothing usable, lies at the path.
     """
-    dataset = _find(config.name)
+    if config.name in DATASETS:
+        dataset = DATASETS[config.name](config, task, tokenizer_json)
+    else:
+        _refuse_mistyped(config)
+        dataset = open_local(config, task, tokenizer_json)
     if task not in dataset.tasks:
         fitting = [name for name, other in DATASETS.items() if task in other.tasks]
         raise ConfigError(
             f"model.task is {task!r}, which does not fit data.name {config.name!r}: expected the task "
             f"{' or '.join(dataset.tasks)}, or the data {' or '.join(fitting)}"
         )
-    return dataset(config, task, tokenizer_json)
+    return dataset
 
 
-def _find(name: str) -> type[Dataset]:
-    if name in DATASETS:
-        return DATASETS[name]
-    near = difflib.get_close_matches(name, DATASETS, n=1)
-    hint = f" (did you mean {near[0]!r}?)" if near else ""
-    raise ConfigError(f"data.name is {name!r}, expected one of {', '.join(DATASETS)}{hint}")
+def _refuse_mistyped(config: DataConfig) -> None:
+    """A word that is neither a data set nor a path: most likely a data set, mistyped."""
+    if "/" in config.name:
+        return
+    try:
+        find(config)
+    except InvalidInputError:
+        near = difflib.get_close_matches(config.name, DATASETS, n=1)
+        hint = f" (did you mean {near[0]!r}?)" if near else ""
+        raise ConfigError(
+            f"data.name is {config.name!r}, expected one of {', '.join(DATA_NAMES)}{hint}, or an existing path"
+        ) from None

@@ -17,10 +17,12 @@ from torch import Tensor
 from ppdgrow.config.architecture import TokenInput
 from ppdgrow.config.kinds import Task
 from ppdgrow.config.state import DataIdentity
+from ppdgrow.console import format_count
 from ppdgrow.data.batches import NO_TARGET, Batch, evenly_spread, to_device
 from ppdgrow.data.dataset import Dataset, Split
 from ppdgrow.data.masking import draw_masks
-from ppdgrow.data.tokenization import Tokenizer, load_tokenizer, make_tokenizer
+from ppdgrow.data.token_cache import cached_tokenizer, cached_tokens
+from ppdgrow.data.tokenization import Tokenizer, load_tokenizer
 from ppdgrow.errors import ConfigError, InvalidInputError
 
 
@@ -107,12 +109,17 @@ class TextDataset(Dataset):
             InvalidInputError: it is not there or cannot be read.
         """
 
+    @property
+    def keys(self) -> tuple[str, ...]:
+        """How text is cut, and under `mlm` masked."""
+        return ("tokenizer", "sequence_length", *(("mask_fraction",) if self.task == "mlm" else ()))
+
     @cached_property
     def tokenizer(self) -> Tokenizer:
         """The tokenizer of the checkpoint, else that of the recipe, trained on the train split."""
         if self._given_tokenizer is not None:
             return load_tokenizer(self._given_tokenizer)
-        return make_tokenizer(self._tokenizer_spec, lambda: self.read("train"))
+        return cached_tokenizer(self._tokenizer_spec, lambda: self.read("train"))
 
     @property
     def tokenizer_json(self) -> str | None:
@@ -126,8 +133,8 @@ class TextDataset(Dataset):
 
     def describe(self) -> str:
         """Tokens per split and the tokenizer."""
-        train, validation = (len(self.stream(split).tokens) / 1e6 for split in ("train", "validation"))
-        return f"{self.name}: {train:.2f} M train, {validation:.2f} M validation tokens, {self._tokenizer_spec}"
+        train, validation = (format_count(len(self.stream(split).tokens)) for split in ("train", "validation"))
+        return f"{self.name}: {train} train, {validation} validation tokens, {self._tokenizer_spec}"
 
     def identity(self, validation_examples: int) -> DataIdentity:
         """Digests of the text before tokenisation."""
@@ -150,8 +157,9 @@ class TextDataset(Dataset):
         """A split as tokens on the CPU."""
         if split not in self._streams:
             raw = self.read(split)
-            tokens = torch.from_numpy(self.tokenizer.encode(raw, f"{self.name} {split}"))
-            self._streams[split] = TokenStream(tokens, len(raw), hashlib.sha256(raw).hexdigest())
+            digest = hashlib.sha256(raw).hexdigest()
+            tokens = cached_tokens(self.tokenizer, raw, digest, f"{self.name} {split}")
+            self._streams[split] = TokenStream(tokens, len(raw), digest)
         return self._streams[split]
 
     @cached_property

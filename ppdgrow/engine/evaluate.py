@@ -45,11 +45,15 @@ def _at_least_fp32(logits: Tensor) -> Tensor:
 
 @dataclass(frozen=True)
 class Evaluation:
-    """Sums over a fixed set of batches: `losses[i]` in nats of example i over its `counts[i]` targets."""
+    """Sums over a fixed set of batches: `losses[i]` in nats of example i over its `counts[i]` targets.
+
+    `classes[i]` is the class of example i; None where an example has several targets.
+    """
 
     losses: Tensor
     counts: Tensor
     correct: Tensor
+    classes: Tensor | None = None
 
     @property
     def loss(self) -> float:
@@ -61,12 +65,23 @@ class Evaluation:
         """Fraction of targets predicted right."""
         return float(self.correct.sum() / self.counts.sum())
 
-    def figures(self, bytes_per_token: float | None, *, tokens: bool) -> Validation:
+    def class_accuracy(self, names: Sequence[str]) -> dict[str, float] | None:
+        """Fraction predicted right of each class that occurs, by its name; None where examples have no one class."""
+        if self.classes is None:
+            return None
+        counts = torch.bincount(self.classes, minlength=len(names))
+        right = torch.bincount(self.classes, weights=self.correct.double(), minlength=len(names))
+        return {name: float(right[place] / counts[place]) for place, name in enumerate(names) if counts[place]}
+
+    def figures(
+        self, bytes_per_token: float | None, *, tokens: bool, class_names: Sequence[str] | None = None
+    ) -> Validation:
         """The reported figures; bits per byte only where the raw bytes per token are known.
 
         Args:
             bytes_per_token: of the split, or None.
             tokens: whether a target is a token, so that a perplexity has a meaning.
+            class_names: of the classes, for the accuracy on each.
 
         Raises:
             DivergedError: the loss is not finite.
@@ -77,7 +92,13 @@ class Evaluation:
         # exp overflows near 709 nats; a loss that high has no perplexity worth a figure
         perplexity = math.exp(loss) if tokens and loss < 700 else None
         bits = loss / math.log(2) / bytes_per_token if bytes_per_token else None
-        return Validation(loss=loss, accuracy=self.accuracy, perplexity=perplexity, bits_per_byte=bits)
+        return Validation(
+            loss=loss,
+            accuracy=self.accuracy,
+            perplexity=perplexity,
+            bits_per_byte=bits,
+            class_accuracy=None if class_names is None else self.class_accuracy(class_names),
+        )
 
 
 def evaluate(
@@ -114,12 +135,15 @@ def evaluate_together(
     training = [model.training for model in models]
     sums: list[list[tuple[Tensor, Tensor, Tensor]]] = [[] for _ in models]
     same = True
+    classes: list[Tensor] = []
     try:
         for model in models:
             model.eval()
         for batch in batches:
             if stop:
                 raise StoppedError
+            if batch.targets.ndim == 1:
+                classes.append(batch.targets)
             first: Tensor | None = None
             for model, parts in zip(models, sums, strict=True):
                 with autocast(device, precision):
@@ -130,7 +154,9 @@ def evaluate_together(
     finally:
         for model, mode in zip(models, training, strict=True):
             model.train(mode)
-    return [Evaluation(*(torch.cat(columns).cpu() for columns in zip(*parts, strict=True))) for parts in sums], same
+    known = torch.cat(classes).cpu() if classes else None
+    found = [[torch.cat(columns).cpu() for columns in zip(*parts, strict=True)] for parts in sums]
+    return [Evaluation(losses, counts, correct, known) for losses, counts, correct in found], same
 
 
 def _example_sums(logits: Tensor, targets: Tensor) -> tuple[Tensor, Tensor, Tensor]:

@@ -17,7 +17,7 @@ from torch import Tensor, nn
 from ppdgrow.config.schema import TrainConfig
 from ppdgrow.config.state import Ledger, Validation
 from ppdgrow.engine.device import Precision, autocast
-from ppdgrow.engine.evaluate import BatchLike, Evaluation, evaluate, mean_loss
+from ppdgrow.engine.evaluate import NO_TARGET, BatchLike, Evaluation, evaluate, mean_loss
 from ppdgrow.engine.movement import MovementCheck
 from ppdgrow.engine.signals import StopFlag, StoppedError
 from ppdgrow.errors import DivergedError, InterruptedRunError
@@ -160,22 +160,35 @@ class Engine:
     def _train_step(self, step: int, movement: MovementCheck) -> None:
         factor = self.schedule.factor(step)
         self.optimizer.set_rates(factor, self.new_factor(step))
-        batch = self.batches.at(step)
-        with autocast(self.device, self.precision):
-            logits = self.model(batch.inputs)
-        loss = mean_loss(logits, batch.targets)
-        loss.backward()  # type: ignore[no-untyped-call]
+        loss = self._backward(self.batches.at(step))
         movement.after_backward(step)
         norms = self.optimizer.clip()
-        finite = torch.isfinite(torch.stack([loss.detach(), *norms.values()])).all()
+        finite = torch.isfinite(torch.stack([loss, *norms.values()])).all()
         self._suppressed = torch.maximum(self._suppressed, (~finite).float())
         self.optimizer.step(self._suppressed)
         movement.after_update(self._suppressed)
         self.step = step
         self._pending.steps.append(step)
         self._pending.rates.append(self.config.lr * factor)
-        self._pending.losses.append(loss.detach())
+        self._pending.losses.append(loss)
         self._pending.norms.append(norms)
+
+    def _backward(self, batch: BatchLike) -> Tensor:
+        """Gradients of the mean loss over a batch, added up over its pieces, and that loss.
+
+        A piece counts by its share of the targets, so that the sum is the gradient of the whole batch.
+        """
+        pieces = self.config.accumulate
+        losses = []
+        for inputs, targets in zip(batch.inputs.tensor_split(pieces), batch.targets.tensor_split(pieces), strict=True):
+            with autocast(self.device, self.precision):
+                logits = self.model(inputs)
+            loss = mean_loss(logits, targets)
+            if pieces > 1:
+                loss = loss * (_num_targets(targets) / _num_targets(batch.targets))
+            loss.backward()  # type: ignore[no-untyped-call]
+            losses.append(loss.detach())
+        return losses[0] if pieces == 1 else torch.stack(losses).sum()
 
     def _add_seconds(self, started: float) -> None:
         elapsed = time.perf_counter() - started
@@ -240,3 +253,7 @@ class Engine:
         raise InterruptedRunError(
             f"interrupted at step {self.step}, which is saved: the same command goes on from there", number
         )
+
+
+def _num_targets(targets: Tensor) -> Tensor:
+    return (targets != NO_TARGET).sum()

@@ -10,6 +10,7 @@ from ppdgrow.accounting import count_parameters, flops_per_token, half_steps
 from ppdgrow.config.architecture import Architecture
 from ppdgrow.config.state import TrainerState
 from ppdgrow.experiment.lineage import is_kept
+from ppdgrow.experiment.page import plain
 
 
 def model_card(
@@ -41,6 +42,9 @@ def model_card(
     if figures is not None:
         lines.append(f"| validation loss | {figures.loss:.6f} nats |")
         lines.append(f"| validation accuracy | {figures.accuracy:.4f} |")
+        lines += [
+            f"| - of {plain(name)} | {accuracy:.4f} |" for name, accuracy in (figures.class_accuracy or {}).items()
+        ]
     lines += ["", "## Lineage", ""]
     told = [text for text in map(describe_event, lineage) if text]
     lines += [f"- {text}" for text in told] or ["- trained from scratch"]

@@ -106,7 +106,7 @@ class Page:
 
     def markdown(self) -> str:
         """Markdown as code hosts show it."""
-        blocks = [f"# {_plain(self.title)}", *(_markdown(block) for block in self.blocks)]
+        blocks = [f"# {plain(self.title)}", *(_markdown(block) for block in self.blocks)]
         return "\n\n".join(block for block in blocks if block) + "\n"
 
 
@@ -142,19 +142,19 @@ def _html_row(cells: Sequence[str], right: frozenset[int], tag: str) -> str:
 def _markdown(block: Block) -> str:
     match block:
         case Heading(text):
-            return f"## {_plain(text)}"
+            return f"## {plain(text)}"
         case Paragraph(text):
-            return _AT_START.sub(r"\\\1", _plain(text))
+            return _AT_START.sub(r"\\\1", plain(text))
         case Items(items):
-            return "\n".join(f"- {_plain(item)}" for item in items)
+            return "\n".join(f"- {plain(item)}" for item in items)
         case Lines(summary, lines):
             text = _escape("\n".join(lines))
             return f"<details><summary>{_escape(summary)}</summary>\n\n<pre>\n{text}\n</pre>\n\n</details>"
         case Picture(_, text, file):
-            return "" if file is None else f"![{_plain(text)}](<{file}>)"
+            return "" if file is None else f"![{plain(text)}](<{file}>)"
         case Table(header, rows, right):
             rule = ["---:" if place in right else "---" for place in range(len(header))]
-            cells = [tuple(_plain(cell) for cell in row) for row in (header, *rows)]
+            cells = [tuple(plain(cell) for cell in row) for row in (header, *rows)]
             return "\n".join(f"| {' | '.join(row)} |" for row in (cells[0], tuple(rule), *cells[1:]))
 
 
@@ -162,6 +162,6 @@ def _escape(text: str) -> str:
     return html.escape(clean(text), quote=True)
 
 
-def _plain(text: str) -> str:
+def plain(text: str) -> str:
     """Text in which nothing is markup, on one line."""
     return _MARKDOWN.sub(r"\\\1", clean(text).replace("\n", " "))

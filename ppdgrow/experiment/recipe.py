@@ -11,7 +11,7 @@ from typing import Any
 from ppdgrow.config.kinds import FAMILIES
 from ppdgrow.config.load import Layer, Resolved, resolve
 from ppdgrow.config.schema import NOT_INHERITED, Recipe, flatten
-from ppdgrow.data import resolve_defaults
+from ppdgrow.data import Dataset, canonical_name, resolve_defaults
 from ppdgrow.errors import ConfigError
 from ppdgrow.experiment.setting import Parent, inherited_values
 
@@ -27,12 +27,10 @@ def resolve_training(parent: Parent | None, layers: Sequence[Layer]) -> Resolved
     """
     inherited = [] if parent is None else [Layer("checkpoint", inherited_values(parent, NOT_INHERITED))]
     resolved = resolve([*inherited, *layers])
-    task, tokenizer = resolve_defaults(resolved.recipe.data)
-    missing: dict[str, Any] = {}
-    if resolved.recipe.model.task is None:
-        missing["model.task"] = task
-    if resolved.recipe.data.tokenizer is None and tokenizer is not None:
-        missing["data.tokenizer"] = tokenizer
+    name = canonical_name(resolved.recipe.data.name)
+    if name != resolved.recipe.data.name:
+        resolved = resolved.replace({"data.name": name}, resolved.sources["data.name"])
+    missing = _left_to_the_data(resolved.recipe)
     if missing:
         resolved = resolved.replace(missing, "from the data")
     if parent is not None:
@@ -48,16 +46,30 @@ def resolve_training(parent: Parent | None, layers: Sequence[Layer]) -> Resolved
     return resolved
 
 
-def unused_keys(resolved: Resolved) -> list[str]:
-    """Model keys that somebody gave and that the family does not use."""
+def _left_to_the_data(recipe: Recipe) -> dict[str, Any]:
+    """Task and tokenizer where the recipe has none; of a path, the data is looked at only for them."""
+    if recipe.model.task is not None and (recipe.model.task == "classify" or recipe.data.tokenizer is not None):
+        return {}
+    task, tokenizer = resolve_defaults(recipe.data)
+    return {
+        **({"model.task": task} if recipe.model.task is None else {}),
+        **({"data.tokenizer": tokenizer} if recipe.data.tokenizer is None and tokenizer is not None else {}),
+    }
+
+
+def unused_keys(resolved: Resolved, dataset: Dataset) -> list[str]:
+    """What somebody gave and that does nothing in this family or with this data, each in words."""
+    family, data = resolved.recipe.model.family, resolved.recipe.data
     unused = {
         "transformer": ("model.mixer",),
         "mlp": ("model.mixer", "model.patch_size", "model.heads", "model.kernel_size", "model.tie_embeddings"),
         "sequence": ("model.patch_size",),
     }
-    return [
-        key for key in unused[resolved.recipe.model.family] if resolved.sources[key] not in ("default", "checkpoint")
-    ]
+    notes = {key: f"{key} does nothing in the family {family}" for key in unused[family]}
+    for key in data.model_dump():
+        if key not in ("name", "directory", *dataset.keys):
+            notes[f"data.{key}"] = f"data.{key} does nothing with data {data.name}, task {dataset.task}"
+    return [note for key, note in notes.items() if resolved.sources[key] not in ("default", "checkpoint")]
 
 
 def _refuse_contradictions(parent: Parent, resolved: Resolved) -> None:

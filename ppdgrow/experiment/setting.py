@@ -127,7 +127,11 @@ class Setting:
 
     def figures(self, evaluation: Evaluation, split: Split = "validation") -> Validation:
         """Reported figures of an evaluation."""
-        return evaluation.figures(self.dataset.bytes_per_token(split), tokens=self.recipe.model.task != "classify")
+        return evaluation.figures(
+            self.dataset.bytes_per_token(split),
+            tokens=self.recipe.model.task != "classify",
+            class_names=self.dataset.class_names,
+        )
 
 
 def input_spec_of(dataset: Dataset, model: ModelConfig) -> InputSpec:
@@ -192,7 +196,9 @@ def changed_splits(dataset: Dataset, parent_state: TrainerState) -> list[str]:
 
 
 def warn_of_changes(dataset: Dataset, parent: Parent, narrator: Narrator) -> None:
-    """Say so if figures on this data are not comparable with those that the checkpoint records."""
+    """Say what was skipped, and if figures on this data are not comparable with those that the checkpoint records."""
+    for warning in dataset.warnings:
+        narrator.warn(warning)
     for split in changed_splits(dataset, parent.checkpoint.state):
         narrator.warn(
             f"the {split} split of {dataset.config.name} is not the one that {parent.folder} was trained with "

@@ -215,7 +215,7 @@ def test_the_document_keeps_its_keys(tmp_path: Path) -> None:
     assert list(other["equal"]) == ["steps", "flops", "seconds", "shared_steps", "curve"]
     assert list(other["equal"]["steps"]) == ["step", "loss", "baseline_loss", "difference"]
     assert list(other["curve"][0]) == ["step", "loss", "flops", "seconds"]
-    assert list(other["validation"]) == ["loss", "accuracy", "perplexity", "bits_per_byte"]
+    assert list(other["validation"]) == ["loss", "accuracy", "perplexity", "bits_per_byte", "class_accuracy"]
     assert [list(criterion) for criterion in document["criteria"]] == [CRITERION_KEYS] * 5
     assert [list(arm) for arm in document["arms"]] == [ARM_KEYS] * 2
     assert [list(arm["curves"]) for arm in document["arms"]] == [["steps", "flops", "seconds"]] * 2

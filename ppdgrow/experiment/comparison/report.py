@@ -61,6 +61,7 @@ def report_page(comparison: Comparison, picture: bytes | None, picture_file: str
         Heading("Loss at equal cost"),
         _table(_equal(comparison)),
         *_insertions(comparison),
+        *_classes(comparison),
         Heading("Every run"),
         _table(_runs(comparison)),
         Heading("Size"),
@@ -160,6 +161,19 @@ def _spikes_after(insertions: Sequence[Insertion]) -> str:
         sum(getattr(insertion.gradient_spike, group) or 0 for insertion in insertions) for group in ("old", "new")
     )
     return f"{old} / {new}, {sum(insertion.loss_spikes for insertion in insertions)}"
+
+
+def _classes(comparison: Comparison) -> Iterator[Block]:
+    """One row per class, one column per arm; where the data has classes and every run tells their accuracy."""
+    by_arm = [[run.history.final.validation.class_accuracy or {} for run in arm.runs] for arm in comparison.arms]
+    names = [name for name in by_arm[0][0] if all(name in told for told_by in by_arm for told in told_by)]
+    if not names:
+        return
+    rows = [
+        (name, *(f"{100 * Estimate(tuple(told[name] for told in arm)).mean:.2f} %" for arm in by_arm)) for name in names
+    ]
+    yield Heading("Accuracy by class")
+    yield _table(TextTable(("class", *(arm.name for arm in comparison.arms)), tuple(rows)))
 
 
 def _runs(comparison: Comparison) -> TextTable:

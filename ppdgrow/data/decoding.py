@@ -1,0 +1,76 @@
+"""Encoded images to pixels.
+
+Shapes: C channels (3: RGB), H height, W width.
+"""
+
+from __future__ import annotations
+
+import io
+import warnings
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import TYPE_CHECKING
+
+import numpy as np
+import torch
+from torch import Tensor
+
+if TYPE_CHECKING:
+    from PIL.Image import Image
+
+_ORIENTATION = 0x0112  # the EXIF tag
+_TURNED = range(5, 9)  # its values that swap the sides
+_DEEP = ("I", "I;16", "I;16B", "I;16L")
+
+
+@contextmanager
+def opened(encoded: bytes) -> Iterator[Image]:
+    """An image file, its header read. What Pillow warns of, such as absurd sizes, is an error here.
+
+    Raises:
+        Exception: of the decoder's own choice; it is no image, or a broken one.
+    """
+    import PIL.Image
+
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        with PIL.Image.open(io.BytesIO(encoded)) as image:
+            yield image
+
+
+def size_of(encoded: bytes) -> tuple[int, int]:
+    """Height and width in pixels, upright, from the header alone."""
+    with opened(encoded) as image:
+        width, height = image.size
+        turned = image.getexif().get(_ORIENTATION) in _TURNED
+    return (width, height) if turned else (height, width)
+
+
+def decode(encoded: bytes, size: tuple[int, int]) -> Tensor:
+    """Pixels `(3, H, W)` uint8 of an upright image of a size `(H, W)`, scaled and cut at its centre to fit.
+
+    Grey and palette images become RGB; what is transparent is laid on white.
+    """
+    from PIL import ImageOps
+
+    with opened(encoded) as image:
+        image.load()
+        upright = to_rgb(ImageOps.exif_transpose(image))
+    height, width = size
+    if upright.size != (width, height):
+        upright = ImageOps.fit(upright, (width, height))
+    return torch.from_numpy(np.array(upright)).permute(2, 0, 1)
+
+
+def to_rgb(image: Image) -> Image:
+    """The image in three channels of 8 bits."""
+    import PIL.Image
+
+    if image.mode in _DEEP:  # 16 bits, which Pillow would cut off at 255
+        pixels = np.asarray(image).astype(np.int64)
+        return PIL.Image.fromarray((pixels // 256 if pixels.max() > 255 else pixels).astype(np.uint8)).convert("RGB")
+    if image.has_transparency_data:
+        coloured = image.convert("RGBA")
+        ground = PIL.Image.new("RGBA", coloured.size, "white")
+        return PIL.Image.alpha_composite(ground, coloured).convert("RGB")
+    return image.convert("RGB")

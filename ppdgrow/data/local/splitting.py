@@ -1,0 +1,107 @@
+"""Which part of somebody's files is train, validation and test: by their names, else by a fixed cut.
+
+Files and folders like `train.txt`, `val/` or `wiki.test.tokens` name splits, if there is train and another. Where the
+validation split is not named, it is cut off the end of train; where there are no names, so is the test split.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import re
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+
+from ppdgrow.data.dataset import Split
+from ppdgrow.errors import InvalidInputError
+
+# Names by split; under None what is to be cut.
+Parts = Mapping[Split | None, Sequence[str]]
+
+WORDS: dict[str, Split] = {
+    "train": "train",
+    "training": "train",
+    "valid": "validation",
+    "validation": "validation",
+    "val": "validation",
+    "dev": "validation",
+    "test": "test",
+    "testing": "test",
+}
+_WORD = re.compile(r"[a-z]+")
+_ABOUT = re.compile(r"(readme|license|licence|copying|citation|dataset_infos?)(\.|$)", re.IGNORECASE)
+
+
+@dataclass(frozen=True)
+class Piece:
+    """A share of a named part, or of everything (`part` None): from `start` to `stop`, fractions of its length."""
+
+    part: Split | None
+    start: float = 0.0
+    stop: float = 1.0
+
+    @property
+    def whole(self) -> bool:
+        """Whether nothing is cut."""
+        return (self.start, self.stop) == (0.0, 1.0)
+
+    def of(self, length: int) -> range:
+        """Indices of the piece in something of this length."""
+        return range(round(self.start * length), round(self.stop * length))
+
+
+def split_of_name(name: str, *, folder: bool) -> Split | None:
+    """The split that a name stands for: a folder's whole name, or one word of a file's name."""
+    words = [name.lower()] if folder else _WORD.findall(name.lower())
+    found = {WORDS[word] for word in words if word in WORDS}
+    return found.pop() if len(found) == 1 else None
+
+
+def parts_of(names: Sequence[str], split_of: Callable[[str], Split | None], where: str) -> Parts:
+    """Names by the split that each is named for; all under None unless there is train and another split.
+
+    Raises:
+        InvalidInputError: some are named for splits, and others are not.
+    """
+    parts: dict[Split | None, list[str]] = {}
+    for name in names:
+        parts.setdefault(split_of(name), []).append(name)
+    if "train" not in parts or not parts.keys() & {"validation", "test"}:
+        return {None: list(names)}
+    rest = [name for name in parts.pop(None, []) if not _ABOUT.match(name)]
+    if rest:
+        raise InvalidInputError(
+            f"data {where!r}: found {few(rest)} beside what is named for the splits "
+            f"{', '.join(sorted(map(str, parts)))}: "
+            "move these into folders train, validation and test, or rename what is not meant as a split"
+        )
+    return parts
+
+
+def pieces(parts: Parts, share: float) -> dict[Split, Piece]:
+    """Where each split comes from; a split that there is not is left out.
+
+    Args:
+        parts: by `parts_of`.
+        share: of the data that a split gets that is cut off the end of another.
+    """
+    if None in parts:
+        return {
+            "train": Piece(None, 0.0, 1.0 - 2 * share),
+            "validation": Piece(None, 1.0 - 2 * share, 1.0 - share),
+            "test": Piece(None, 1.0 - share, 1.0),
+        }
+    found = {split: Piece(split) for split in parts if split is not None}
+    if "validation" not in parts:
+        found |= {"train": Piece("train", 0.0, 1.0 - share), "validation": Piece("train", 1.0 - share, 1.0)}
+    return found
+
+
+def few(names: Sequence[str]) -> str:
+    """The first three names, and how many more."""
+    more = f" and {len(names) - 3} more" if len(names) > 3 else ""
+    return f"{', '.join(map(repr, names[:3]))}{more}"
+
+
+def by_hash(name: str) -> str:
+    """A key that orders names as good as randomly, and the same on every machine."""
+    return hashlib.sha256(name.encode("utf-8", "surrogateescape")).hexdigest()

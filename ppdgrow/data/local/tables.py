@@ -1,0 +1,271 @@
+"""Parquet files and saved data sets: arrow tables whose columns are named, or guessed from names and types."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+from ppdgrow.config.schema import DataConfig
+from ppdgrow.data.dataset import Split
+from ppdgrow.data.local.files import Files
+from ppdgrow.data.local.source import ImageSource, Sample, TextSource
+from ppdgrow.data.local.splitting import Parts, few, parts_of, split_of_name
+from ppdgrow.data.location import reading
+from ppdgrow.errors import ConfigError, InvalidInputError
+
+TEXT_NAMES = ("text", "content", "document", "article", "story", "sentence", "code")
+IMAGE_NAMES = ("image", "img", "picture", "photo")
+LABEL_NAMES = ("label", "labels", "class", "target", "fine_label", "category")
+
+
+@dataclass(frozen=True)
+class Tables:
+    """Named tables of one schema, each with a function that reads some of its columns.
+
+    Attributes:
+        where: the path, for messages.
+        parts: names of tables by the split that they are named for.
+        read: `read(name, columns)` gives the pyarrow table.
+        schema: the pyarrow schema of the first table.
+    """
+
+    where: str
+    parts: Parts
+    read: Callable[[str, list[str]], Any]
+    schema: Any
+
+    def rows(self, part: Split | None, columns: list[str]) -> list[tuple[str, Any]]:
+        """Tables of a part with their names.
+
+        Raises:
+            InvalidInputError: a table cannot be read, or lacks a column.
+        """
+        return [(name, self.read(name, columns)) for name in self.parts[part]]
+
+
+def open_parquet(files: Files) -> Tables:
+    """Parquet files as tables.
+
+    Raises:
+        InvalidInputError: the first cannot be read.
+    """
+    import pyarrow.parquet
+
+    def schema_of(name: str) -> Any:
+        with reading("data", files.root / name), pyarrow.parquet.ParquetFile(files.root / name) as file:
+            return file.schema_arrow
+
+    def read(name: str, columns: list[str]) -> Any:
+        _check_columns(schema_of(name), columns, str(files.root / name))
+        with reading("data", files.root / name), pyarrow.parquet.ParquetFile(files.root / name) as file:
+            return file.read(columns=columns)
+
+    where = str(files.root / files.names[0]) if len(files.names) == 1 else str(files.root)
+    return Tables(where, parts_of(files.names, files.split_of, where), read, schema_of(files.names[0]))
+
+
+def open_saved(files: Files) -> Tables:
+    """A folder of `datasets.Dataset.save_to_disk` or `DatasetDict.save_to_disk` as tables.
+
+    Raises:
+        InvalidInputError: it cannot be loaded.
+    """
+    import datasets
+
+    datasets.disable_progress_bars()
+    where = str(files.root)
+    try:
+        loaded = datasets.load_from_disk(where)
+        whole = loaded if isinstance(loaded, dict) else {"": loaded}
+        tables = {name: dataset.with_format("arrow") for name, dataset in whole.items()}
+        schema = next(iter(tables.values())).features.arrow_schema
+    except Exception as error:  # the library passes on whatever its readers raise
+        raise InvalidInputError(
+            f"data {where!r}: the saved data set cannot be read ({_first_line(error)}): save it again with save_to_disk"
+        ) from None
+
+    def read(name: str, columns: list[str]) -> Any:
+        _check_columns(tables[name].features.arrow_schema, columns, where)
+        with reading("data", Path(where)):
+            return tables[name].select_columns(columns)[:]
+
+    return Tables(where, parts_of(list(tables), partial(split_of_name, folder=True), where), read, schema)
+
+
+class TextColumn(TextSource):
+    """A column of text; each row is a document, nulls are left out."""
+
+    def __init__(self, tables: Tables, column: str) -> None:
+        self._tables, self._column = tables, column
+        self.parts, self.skipped = tables.parts, {}
+
+    def text(self, part: Split | None) -> str:
+        """All rows of the part in their order, each with a newline at its end."""
+        documents = []
+        for _, table in self._tables.rows(part, [self._column]):
+            documents += [row for row in table.column(self._column).to_pylist() if row]
+        return "".join(row if row.endswith("\n") else f"{row}\n" for row in documents).replace("\r\n", "\n")
+
+
+class ImageColumn(ImageSource):
+    """A column of encoded images and one of labels."""
+
+    def __init__(self, tables: Tables, image: str, label: str) -> None:
+        self._tables, self._image, self._label = tables, image, label
+        self.parts = tables.parts
+        self._names = _class_names(tables.schema, label)
+        found = {name for part in self.parts for name in self._labels(part)}
+        self.classes = self._names or tuple(sorted(found, key=_by_number))
+
+    def samples(self, part: Split | None) -> list[Sample]:
+        """The rows of the part in their order."""
+        labels = iter(self._labels(part))
+        found = []
+        for name, table in self._tables.rows(part, [self._image]):
+            rows = table.column(self._image)
+            found += [
+                Sample(f"{name} row {number}", next(labels), partial(_encoded, rows, number))
+                for number in range(len(rows))
+            ]
+        return found
+
+    def _labels(self, part: Split | None) -> list[str]:
+        return [
+            self._class_of(value, f"{name} row {number}")
+            for name, table in self._tables.rows(part, [self._label])
+            for number, value in enumerate(table.column(self._label).to_pylist())
+        ]
+
+    def _class_of(self, value: Any, row: str) -> str:
+        if self._names is not None:
+            if isinstance(value, int) and 0 <= value < len(self._names):
+                return self._names[value]
+            expected = f"a class number below {len(self._names)}"
+        else:
+            if isinstance(value, str | int) and value != "":
+                return str(value)
+            expected = "a whole number or a name"
+        raise InvalidInputError(
+            f"data {self._tables.where!r}: {row} has the label {value!r}, expected {expected}: take the row out, or "
+            "name another column with data.label_column"
+        )
+
+
+def _encoded(rows: Any, number: int) -> bytes:
+    value = rows[number].as_py()
+    encoded = value.get("bytes") if isinstance(value, dict) else value
+    if not isinstance(encoded, bytes) or not encoded:
+        raise ValueError("the row has no bytes of an image")
+    return encoded
+
+
+def _by_number(name: str) -> tuple[int, int, str]:
+    return (0, int(name), name) if name.lstrip("-").isdecimal() else (1, 0, name)
+
+
+def image_columns(tables: Tables, config: DataConfig) -> tuple[str, str] | None:
+    """The columns of images and labels, if the tables have both.
+
+    Raises:
+        ConfigError: a named column is not there, or is not of the type.
+    """
+    schema = tables.schema
+    if config.text_column is not None and config.image_column is None:
+        return None
+    image = _column(tables, "image_column", config.image_column, IMAGE_NAMES, _holds_images)
+    if image is None:
+        return None
+    label = _column(tables, "label_column", config.label_column, LABEL_NAMES, _holds_labels, only=False)
+    if label is None:
+        raise ConfigError(
+            f"data {tables.where!r}: found images in {image!r} and no labels among the columns {few(schema.names)}: "
+            "name the column of the labels with -o data.label_column=NAME"
+        )
+    return image, label
+
+
+def text_column(tables: Tables, config: DataConfig) -> str:
+    """The column of the text.
+
+    Raises:
+        ConfigError: it is not there, or there are several that could be meant.
+    """
+    column = _column(tables, "text_column", config.text_column, TEXT_NAMES, _holds_text)
+    if column is None:
+        raise ConfigError(
+            f"data {tables.where!r}: found the columns {few(tables.schema.names)}, of which none is clearly the text: "
+            "name it with -o data.text_column=NAME"
+        )
+    return column
+
+
+def _column(
+    tables: Tables,
+    key: str,
+    given: str | None,
+    names: Sequence[str],
+    fits: Callable[[Any], bool],
+    *,
+    only: bool = True,
+) -> str | None:
+    """The given column, else the first of the usual names, else with `only` the only one of the type."""
+    schema = tables.schema
+    fitting = [field.name for field in schema if fits(field.type)]
+    if given is not None:
+        if given in fitting:
+            return given
+        what = f"is of type {schema.field(given).type}" if given in schema.names else "is not there"
+        kind = key.partition("_")[0]
+        choice = f"one of {few(fitting)}" if fitting else f"other data: it has no column of {kind}s"
+        raise ConfigError(f"data.{key} is {given!r}, which {what} in {tables.where!r}: expected {choice}")
+    lowered = {name.lower(): name for name in fitting}
+    usual = next((lowered[name] for name in names if name in lowered), None)
+    return usual or (fitting[0] if only and len(fitting) == 1 else None)
+
+
+def _holds_text(kind: Any) -> bool:
+    import pyarrow.types as types
+
+    return types.is_string(kind) or types.is_large_string(kind)
+
+
+def _holds_images(kind: Any) -> bool:
+    import pyarrow.types as types
+
+    encoded = kind.field("bytes").type if types.is_struct(kind) and kind.get_field_index("bytes") >= 0 else kind
+    return types.is_binary(encoded) or types.is_large_binary(encoded)
+
+
+def _holds_labels(kind: Any) -> bool:
+    import pyarrow.types as types
+
+    return types.is_integer(kind) or types.is_boolean(kind) or _holds_text(kind)
+
+
+def _class_names(schema: Any, label: str) -> tuple[str, ...] | None:
+    """The names that the `datasets` library stores with a column of class numbers."""
+    try:
+        features = json.loads((schema.metadata or {})[b"huggingface"])["info"]["features"]
+        names = features[label]["names"]
+    except (KeyError, ValueError, TypeError):
+        return None
+    usable = isinstance(names, list) and all(isinstance(name, str) for name in names)
+    return tuple(names) if usable and len(set(names)) == len(names) else None
+
+
+def _check_columns(schema: Any, columns: Sequence[str], where: str) -> None:
+    missing = [name for name in columns if name not in schema.names]
+    if missing:
+        raise InvalidInputError(
+            f"data: {where!r} has no column {missing[0]!r} as the other tables have (found {few(schema.names)}): take "
+            "it out of the folder"
+        )
+
+
+def _first_line(error: BaseException) -> str:
+    lines = str(error).strip().splitlines()
+    return lines[0] if lines else type(error).__name__

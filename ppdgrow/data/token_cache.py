@@ -1,0 +1,101 @@
+"""Trained tokenizers and tokenised text, kept between runs in a cache folder, keyed by content.
+
+The folder is `PPDGROW_CACHE`, else `ppdgrow` below `XDG_CACHE_HOME` or `~/.cache`. A key is the sha256 of everything
+that the entry depends on, so an entry is never out of date; one that is damaged is made anew, and a folder that cannot
+be written costs time only. It may be removed at any time.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import os
+from collections.abc import Callable
+from importlib.metadata import version
+from pathlib import Path
+
+import torch
+from torch import Tensor
+
+from ppdgrow.atomic import replace_file
+from ppdgrow.data.tokenization import ByteTokenizer, Tokenizer, load_tokenizer, make_tokenizer
+from ppdgrow.errors import InvalidInputError
+
+CACHE_VARIABLE = "PPDGROW_CACHE"
+FORMAT = "1"
+
+
+def cache_folder() -> Path:
+    """Where entries lie; it need not exist."""
+    named = os.environ.get(CACHE_VARIABLE)
+    if named:
+        return Path(named).expanduser()
+    return Path(os.environ.get("XDG_CACHE_HOME") or "~/.cache").expanduser() / "ppdgrow"
+
+
+def cached_tokenizer(spec: str, train_text: Callable[[], bytes]) -> Tokenizer:
+    """As `make_tokenizer`, trained only once on the same text."""
+    if spec == "byte":
+        return make_tokenizer(spec, train_text)
+    text = train_text()
+    path = _entry("tokenizer", "json", spec, hashlib.sha256(text).hexdigest())
+    try:
+        return load_tokenizer(_read(path).decode())
+    except (OSError, ValueError, InvalidInputError):
+        tokenizer = make_tokenizer(spec, lambda: text)
+        _write(path, (tokenizer.json or "").encode())
+        return tokenizer
+
+
+def cached_tokens(tokenizer: Tokenizer, raw: bytes, digest: str, name: str) -> Tensor:
+    """The ids `(tokens,)` of a text, as `Tokenizer.encode` gives them.
+
+    Args:
+        tokenizer: of any kind.
+        raw: the text, UTF-8.
+        digest: its sha256.
+        name: for messages.
+
+    Raises:
+        InvalidInputError: the text is not UTF-8.
+    """
+    if isinstance(tokenizer, ByteTokenizer):
+        return torch.from_numpy(tokenizer.encode(raw, name))
+    from safetensors import SafetensorError
+    from safetensors.torch import load, save
+
+    path = _entry("tokens", "safetensors", digest, hashlib.sha256((tokenizer.json or "").encode()).hexdigest())
+    try:
+        return load(_read(path))["tokens"]
+    except (OSError, ValueError, KeyError, SafetensorError):
+        tokens = torch.from_numpy(tokenizer.encode(raw, name))
+        _write(path, save({"tokens": tokens}))
+        return tokens
+
+
+def _entry(kind: str, suffix: str, *content: str) -> Path:
+    """The file of an entry; the version of the library that makes it belongs to its content."""
+    key = hashlib.sha256("\n".join([FORMAT, version("tokenizers"), kind, *content]).encode()).hexdigest()
+    return cache_folder() / f"{kind}-{key[:32]}.{suffix}"
+
+
+def _read(path: Path) -> bytes:
+    """An entry without its checksum.
+
+    Raises:
+        OSError: there is none.
+        ValueError: it is damaged.
+    """
+    stored = path.read_bytes()
+    digest, content = stored[:32], stored[32:]
+    if hashlib.sha256(content).digest() != digest:
+        raise ValueError("damaged")
+    return content
+
+
+def _write(path: Path, content: bytes) -> None:
+    """Keep an entry if the file system lets us."""
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        replace_file(path, hashlib.sha256(content).digest() + content)
+    except OSError:
+        return
