@@ -27,6 +27,7 @@ FLOORS = {
     "engine": 3,
     "experiment": 4,
     "cli": 5,
+    "api": 5,
 }
 
 

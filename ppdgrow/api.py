@@ -1,0 +1,372 @@
+"""Floor 5, beside the command line: what the commands do, as functions.
+
+Each takes what the command takes, by the names of its options, and returns its JSON document (DESIGN section 4).
+Narration goes to stderr; nothing is printed on stdout. Paths are those of run folders, or of checkpoints in them.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any, Literal, get_args
+
+import torch
+
+from ppdgrow.config.growth import Method, Moments, Rule, Source
+from ppdgrow.config.load import Layer, read_yaml, resolve
+from ppdgrow.config.schema import flatten
+from ppdgrow.console import Narrator
+from ppdgrow.engine.device import resolve_device
+from ppdgrow.errors import ConfigError
+from ppdgrow.experiment.comparison.compare import Comparison, compare_runs
+from ppdgrow.experiment.comparison.decide import DecisionRequest, decide, evaluation_flags, refuse_without
+from ppdgrow.experiment.comparison.evaluation import EvaluationOptions, with_test
+from ppdgrow.experiment.comparison.output import OutputFiles
+from ppdgrow.experiment.expansion import describe_expansion
+from ppdgrow.experiment.grow import GrowRequest
+from ppdgrow.experiment.grow import grow as run_grow
+from ppdgrow.experiment.probing.cancellation import DTYPES
+from ppdgrow.experiment.probing.probe import ProbeRequest
+from ppdgrow.experiment.probing.probe import probe as run_probe
+from ppdgrow.experiment.progressive.agenda import requests_of
+from ppdgrow.experiment.setting import load_parent
+from ppdgrow.experiment.train import TrainRequest
+from ppdgrow.experiment.train import train as run_train
+from ppdgrow.nn.model import Model, build_model
+from ppdgrow.surgery import GrowthRequest
+from ppdgrow.surgery import untie as untie_pairs
+
+AnyPath = str | os.PathLike[str]
+Device = Literal["auto", "cpu", "cuda"]
+AskedPrecision = Literal["auto", "fp32", "bf16"]
+Resume = Literal["auto", "never"]
+
+
+def train(
+    checkpoint: AnyPath | None = None,
+    *,
+    recipe: AnyPath | Mapping[str, Any] | None = None,
+    values: Mapping[str, Any] | None = None,
+    out: AnyPath | None = None,
+    device: Device = "auto",
+    resume: Resume = "auto",
+    deterministic: bool = False,
+    quiet: bool = False,
+) -> dict[str, Any]:
+    """Train a model from scratch, or on from a checkpoint, as `ppdgrow train`.
+
+    A run that is there already goes on where it stopped; a finished one is not run again. torch's random state and
+    its switch for deterministic kernels are afterwards what they were before.
+
+    In the main thread Ctrl-C and SIGTERM end the training at the next step by an `InterruptedRunError`, with the state
+    saved: the same call goes on from there. A second signal ends the whole process at once. In any other thread no
+    signal reaches the training, which goes on until it is done or the process ends.
+
+    Args:
+        checkpoint: to go on from; a tied pair is untied by the first step. None: a new model.
+        recipe: a YAML file, or the same as a mapping of sections: `{"train": {"lr": 3e-4}}`.
+        values: recipe values by dotted key, such as `{"train.lr": 3e-4}`, over those of the recipe.
+        out: the run folder; without it one is named, see `run` in the document.
+        device: `auto` is CUDA where there is a GPU, else the CPU.
+        resume: `never` refuses a folder that holds this run already.
+        deterministic: deterministic kernels on CUDA.
+        quiet: no narration; warnings stay.
+
+    Returns:
+        The document of `ppdgrow train --json`: `run`, `checkpoint`, `step`, `validation`, `growth`, ...
+
+    Raises:
+        ConfigError: a recipe key or value that the schema refuses, or a folder that holds something else.
+        InvalidInputError: the checkpoint or the data is missing or broken.
+        DivergedError: the loss or a gradient is not finite; that update was not applied.
+        InterruptedRunError: a signal came; the state is saved.
+        StorageError: the file system refused.
+    """
+    layers = []
+    if isinstance(recipe, Mapping):
+        layers.append(Layer("recipe", flatten(dict(recipe))))
+    elif recipe is not None:
+        path = _path("recipe", recipe)
+        layers.append(Layer(f"recipe {path}", read_yaml(path)))
+    if values:
+        layers.append(Layer("values", values))
+    request = TrainRequest(
+        layers=layers,
+        checkpoint=_optional_path("checkpoint", checkpoint),
+        out=_optional_path("out", out),
+        device=_one_of("device", device, Device),
+        resume=_one_of("resume", resume, Resume),
+        deterministic=deterministic,
+    )
+    with _torch_as_it_was():
+        return run_train(request, Narrator(quiet=quiet))
+
+
+def grow(
+    checkpoint: AnyPath,
+    *,
+    pair: str | Sequence[str] | None = None,
+    pairs: int | None = None,
+    position: str | int | Sequence[int] = "interleave",
+    source: Source | None = None,
+    scale: float = 1.0,
+    method: Method = "pair",
+    moments: Moments = "copy_v",
+    remove: str | None = None,
+    evaluate: bool = True,
+    out: AnyPath | None = None,
+    device: Device = "auto",
+    precision: AskedPrecision | None = None,
+    data_dir: AnyPath | None = None,
+    quiet: bool = False,
+) -> dict[str, Any]:
+    """Add identity-cancelling pairs to a checkpoint, or take one out, as `ppdgrow grow`. The input is only read.
+
+    Args:
+        checkpoint: to grow.
+        pair: a kind, or one for each pair, whose last repeats. None: `ffn`.
+        pairs: how many, each two layers. None: as many as kinds or places are named, at least one.
+        position: `end`, `start`, `middle`, `interleave`, or after how many blocks, such as `[2, 4, 6]`.
+        source: where theta_0 comes from. None: `copy` in a coupled stream, `slice` in a residual one.
+        scale: factor on the output projections of theta_0.
+        method: `pair`, or a rival that adds as many whole layers.
+        moments: optimizer state of the new parameters.
+        remove: `last` or the id of a pair to take out, in place of growing.
+        evaluate: measure the validation loss before and after; False compares outputs on one synthetic batch.
+        out: the new run folder; without it one is named, see `run` in the document.
+        device: where to evaluate.
+        precision: None: that in which the checkpoint was trained.
+        data_dir: local copies of the data sets; None: as in training.
+        quiet: no narration; warnings stay.
+
+    Returns:
+        The document of `ppdgrow grow --json`: `run`, `checkpoint`, `pairs` (their ids), `bit_exact`, ...
+
+    Raises:
+        CheckFailedError: a pair changes the function; nothing is written.
+        ConfigError, InvalidInputError, StorageError: as for `train`.
+    """
+    default = GrowthRequest()
+    added = (pair, pairs, source) != (None, None, None)
+    others = (position, scale, method, moments)
+    if remove is not None and (added or others != (default.position, default.scale, default.method, default.moments)):
+        raise ConfigError("remove takes a pair out, the other arguments of growth add some: give one or the other")
+    asked: dict[str, Any] = {"pair": pair, "pairs": pairs, "position": position, "source": source}
+    asked |= {"scale": scale, "method": method, "moments": moments}
+    request = GrowRequest(
+        checkpoint=_path("checkpoint", checkpoint),
+        growth=_growth(asked),
+        remove=remove,
+        evaluate=evaluate,
+        out=_optional_path("out", out),
+        device=_one_of("device", device, Device),
+        precision=_precision(precision),
+        data_dir=_optional_path("data_dir", data_dir),
+    )
+    narrator = Narrator(quiet=quiet)
+    result = run_grow(request, narrator)
+    narrator.say(describe_expansion(result.event))
+    return result.document()
+
+
+def probe(
+    checkpoint: AnyPath,
+    *,
+    dtypes: Sequence[str] | None = None,
+    plot: AnyPath | None = None,
+    device: Device = "auto",
+    precision: AskedPrecision | None = None,
+    data_dir: AnyPath | None = None,
+    quiet: bool = False,
+) -> dict[str, Any]:
+    """Check the mathematics of a checkpoint, as `ppdgrow probe`. It is only read.
+
+    Args:
+        checkpoint: to probe.
+        dtypes: types in which to measure the cancellation: fp64, fp32, bf16, bf16_autocast, fp16. None: all.
+        plot: a file (.svg or .png) for gradient norm and activity per block; needs `ppdgrow[plot]`.
+        device: where to compute.
+        precision: None: that in which the checkpoint was trained.
+        data_dir: local copies of the data sets; None: as in training.
+        quiet: no narration; warnings stay.
+
+    Returns:
+        The document of `ppdgrow probe --json`. A promise that does not hold raises nothing: `passed` is then False,
+        and `failures` says what failed.
+
+    Raises:
+        ConfigError, InvalidInputError, StorageError: as for `train`.
+    """
+    request = ProbeRequest(
+        checkpoint=_path("checkpoint", checkpoint),
+        dtypes=tuple(DTYPES) if dtypes is None else (dtypes,) if isinstance(dtypes, str) else tuple(dtypes),
+        device=_one_of("device", device, Device),
+        precision=_precision(precision),
+        data_dir=_optional_path("data_dir", data_dir),
+        plot=_optional_path("plot", plot),
+    )
+    return run_probe(request, Narrator(quiet=quiet)).document()
+
+
+def compare(
+    baseline: AnyPath,
+    *others: AnyPath,
+    accept: bool = False,
+    epsilon: float | None = None,
+    twin: AnyPath | None = None,
+    margin: float | None = None,
+    rule: Rule | None = None,
+    test: bool = False,
+    plot: AnyPath | None = None,
+    report: AnyPath | Sequence[AnyPath] = (),
+    device: Device | None = None,
+    precision: AskedPrecision | None = None,
+    data_dir: AnyPath | None = None,
+    quiet: bool = False,
+) -> dict[str, Any]:
+    """Hold runs against a baseline, or decide whether a growth is kept, as `ppdgrow compare`.
+
+    Args:
+        baseline: a run folder, or a folder of runs that are the seeds of one arm; with `accept` the parent.
+        *others: more of them; with `accept` the trial alone.
+        accept: decide between parent and trial.
+        epsilon: nats that the trial may lose against its parent. None: 0.
+        twin: the ungrown model, trained on from the parent on the same batches for the same budget.
+        margin: nats that the trial may lose against the twin. None: 0.01.
+        rule: the one that decides. None: `twin` where there is a twin, else `parent`.
+        test: evaluate every run on the whole test split too; it must not decide anything.
+        plot: a file (.svg or .png) for the curves; needs `ppdgrow[plot]`.
+        report: one or more files (.html or .md) for a page with every figure.
+        device: where models are evaluated, with `twin` and `test`. None: `auto`.
+        precision: in which they are. None: as they were trained.
+        data_dir: local copies of the data sets; None: as in training.
+        quiet: no narration; warnings stay.
+
+    Returns:
+        The document of `ppdgrow compare --json`. A rejection raises nothing: `verdict` is then `reject`.
+
+    Raises:
+        ConfigError: runs that are not comparable, or arguments that would do nothing.
+        InvalidInputError, DivergedError, StorageError: as for `train`.
+    """
+    narrator = Narrator(quiet=quiet)
+    paths = [_path("baseline", baseline), *(_path("others", other) for other in others)]
+    where = EvaluationOptions(
+        None if device is None else _one_of("device", device, Device),
+        _precision(precision),
+        _optional_path("data_dir", data_dir),
+    )
+    pages = [report] if isinstance(report, str | os.PathLike) else report
+    files = OutputFiles(_optional_path("plot", plot), tuple(_path("report", page) for page in pages))
+    judge = None if rule is None else _one_of("rule", rule, Rule)
+    if accept:
+        files.refuse_with("--accept", test=test)
+        held_against = _optional_path("twin", twin)
+        comparison = decide(DecisionRequest(paths, epsilon, held_against, judge, margin, where), narrator)
+    else:
+        refuse_without("--accept", {"--epsilon": epsilon, "--twin": twin, "--margin": margin, "--rule": rule})
+        comparison = _compare(paths, files, where, narrator, test=test)
+    for warning in comparison.warnings:
+        narrator.warn(warning)
+    for file in files.write(comparison):
+        narrator.say(f"written: {file}")
+    return comparison.document()
+
+
+def _compare(
+    paths: Sequence[Path], files: OutputFiles, where: EvaluationOptions, narrator: Narrator, *, test: bool
+) -> Comparison:
+    if not test:
+        refuse_without("--test", evaluation_flags(where))
+    files.check()
+    comparison = compare_runs(paths)
+    return with_test(comparison, where, narrator) if test else comparison
+
+
+def load(path: AnyPath, *, device: Device = "cpu", untie: bool = True) -> Model:
+    """The model of a run folder or checkpoint as a plain `torch.nn.Module`, in evaluation mode.
+
+    `model(inputs)` gives logits: token ids `(B, T)` to `(B, T, V)`, images `(B, C, H, W)` or vectors `(B, N)` to
+    `(B, V)`. `model.architecture` lists its blocks; `model.architecture.newest_ids` are those of the latest growth,
+    whose parameters are named `blocks.ID. ..`.
+
+    Args:
+        path: a run folder (its newest valid checkpoint) or a checkpoint in one; every file is held against its
+            manifest. Optimizer state is not read.
+        device: where the model is put.
+        untie: give each tied pair its second member, as the first step of `train` does. The function is the same to
+            the bit. With False a pair is as stored: its one parameter set cancels whatever it holds, so that its
+            gradient is zero up to rounding and the pair never learns anything.
+
+    Raises:
+        ConfigError: the device is not there.
+        InvalidInputError: the checkpoint is missing, cut off or altered.
+    """
+    where = resolve_device(_one_of("device", device, Device))
+    checkpoint = load_parent(_path("path", path), optimizer=False).checkpoint
+    architecture, tensors = checkpoint.architecture, checkpoint.tensors
+    if untie:
+        architecture, tensors, _ = untie_pairs(architecture, tensors, {})
+    return build_model(architecture, tensors, where).eval()
+
+
+def _growth(asked: Mapping[str, Any]) -> GrowthRequest:
+    """What a `growth:` entry of a recipe with these keys would try, by the same strict schema; None: left out.
+
+    Raises:
+        ConfigError: a key has a bad value.
+    """
+    entry = {"at": 1} | {name: value for name, value in asked.items() if value is not None}
+    try:
+        recipe = resolve([Layer("the arguments", {"growth": [entry]})]).recipe
+    except ConfigError as error:
+        raise ConfigError(str(error).replace("growth[0].", "")) from None
+    (request,) = requests_of(recipe.growth[0])
+    return request
+
+
+def _path(name: str, value: AnyPath) -> Path:
+    """A path; an empty one (a variable that was never set) is not the current folder.
+
+    Raises:
+        ConfigError: it is empty.
+    """
+    text = os.fspath(value)
+    if not text.strip() or "\0" in text:
+        raise ConfigError(f"{name} is {text!r}, expected the path of a file or folder")
+    return Path(text)
+
+
+def _optional_path(name: str, value: AnyPath | None) -> Path | None:
+    return None if value is None else _path(name, value)
+
+
+def _precision(value: AskedPrecision | None) -> str | None:
+    return None if value is None else _one_of("precision", value, AskedPrecision)
+
+
+def _one_of(name: str, value: Any, choice: Any) -> Any:
+    """The value, if it is one of a `Literal`.
+
+    Raises:
+        ConfigError: it is not.
+    """
+    if value not in get_args(choice):
+        raise ConfigError(f"{name} is {value!r}, expected one of {', '.join(map(str, get_args(choice)))}")
+    return value
+
+
+@contextmanager
+def _torch_as_it_was() -> Iterator[None]:
+    """Give torch's random state and its switch for deterministic kernels back to the caller."""
+    deterministic = torch.are_deterministic_algorithms_enabled()
+    warn_only = torch.is_deterministic_algorithms_warn_only_enabled()
+    started = torch.cuda.is_initialized()  # type: ignore[no-untyped-call]
+    gpus = range(torch.cuda.device_count()) if started else ()
+    with torch.random.fork_rng(devices=gpus):
+        try:
+            yield
+        finally:
+            torch.use_deterministic_algorithms(deterministic, warn_only=warn_only)
