@@ -15,6 +15,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any, TextIO
 
+from rich.cells import cell_len
 from rich.console import Console
 from rich.text import Text
 
@@ -24,6 +25,7 @@ if TYPE_CHECKING:
     from rich.progress import Progress, TaskID
 
 _UNBOUNDED = 10**6
+_WORD = re.compile(r"(\s*)(\S+)")
 _CONTROL = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f]")
 _COUNT_UNITS = ("", " k", " M", " B", " T")
 _FLOP_UNITS = (" FLOP", " kFLOP", " MFLOP", " GFLOP", " TFLOP", " PFLOP", " EFLOP", " ZFLOP")
@@ -33,12 +35,27 @@ class _Stderr(Console):
     """Stderr, plain. If its reader leaves or its disk is full, the work goes on unheard."""
 
     def __init__(self) -> None:
-        super().__init__(stderr=True, markup=False, highlight=False, emoji=False, soft_wrap=True)
+        # Rich takes every string of digits for a size: at 0 it prints nothing, and at a superscript 2 it fails.
+        broken = [name for name in ("COLUMNS", "LINES") if _positive(os.environ.get(name, "")) is None]
+        super().__init__(
+            stderr=True,
+            markup=False,
+            highlight=False,
+            emoji=False,
+            # FORCE_COLOR must not put escape codes into a log file.
+            force_terminal=_is_terminal(sys.stderr),
+            _environ={name: value for name, value in os.environ.items() if name not in broken},
+        )
 
-    def tell(self, *parts: str | tuple[str, str]) -> None:
-        """Print text, of which a part may have a style."""
+    def tell(self, text: str, *, label: str = "", style: str = "", wrap: bool = True) -> None:
+        """Print text behind a styled label; on a terminal it is wrapped at words, elsewhere never."""
+        whole = f"{label} {text}" if label else text
+        if wrap and _is_terminal(self.file):
+            whole = wrap_words(whole, _terminal_width(self.file))
+        page = Text(whole)
+        page.stylize(style, 0, len(label))
         try:
-            self.print(Text.assemble(*parts))
+            self.print(page, soft_wrap=True)
         except OSError:
             self.on_broken_pipe()
 
@@ -106,14 +123,14 @@ class Narrator:
         self._progressing = False
 
     def say(self, text: str) -> None:
-        """One line of narration on stderr."""
+        """A message on stderr: one line, wrapped only on a terminal."""
         if not (self.quiet or self.json):
             self._stderr.tell(clean(text))
 
     def warn(self, text: str) -> None:
         """`warning: ...` on stderr, also with `--quiet`."""
         if not self.json:
-            self._stderr.tell(("warning:", "yellow"), f" {clean(text)}")
+            self._stderr.tell(clean(text), label="warning:", style="yellow")
 
     def milestone(self, text: str) -> None:
         """A line of progress for a log file; a terminal has the bar instead."""
@@ -188,7 +205,7 @@ class Narrator:
     @property
     def columns(self) -> int:
         """Width for narration: that of the terminal, or 80 where there is none."""
-        return self._stderr.width if _is_terminal(self._stderr.file) else 80
+        return _terminal_width(self._stderr.file)
 
     @property
     def _live(self) -> bool:
@@ -201,11 +218,11 @@ def report_error(message: str, exit_code: int, *, as_json: bool, traceback: str 
     console = _Stderr()
     if as_json:
         document = {"schema": 1, "error": message, "exit_code": exit_code}
-        console.tell(json.dumps(document | ({} if traceback is None else {"traceback": traceback})))
+        console.tell(json.dumps(document | ({} if traceback is None else {"traceback": traceback})), wrap=False)
         return
     if traceback is not None:
-        console.tell(clean(traceback.rstrip()))
-    console.tell(("error:", "bold red"), f" {clean(message)}")
+        console.tell(clean(traceback.rstrip()), wrap=False)
+    console.tell(clean(message), label="error:", style="bold red")
 
 
 def prepare_streams() -> None:
@@ -250,6 +267,41 @@ def _is_terminal(stream: Any) -> bool:
         return bool(stream.isatty())
     except (AttributeError, ValueError):
         return False
+
+
+def _terminal_width(stream: Any) -> int:
+    """COLUMNS, if it is a width; else that of the terminal; 80 where there is none, or it does not say."""
+    if not _is_terminal(stream):
+        return 80
+    try:
+        measured = os.get_terminal_size(getattr(stream, "rich_proxied_file", stream).fileno()).columns
+    except (AttributeError, OSError, ValueError):
+        measured = 0
+    return _positive(os.environ.get("COLUMNS", "")) or measured or 80
+
+
+def _positive(digits: str) -> int | None:
+    return int(digits) if re.fullmatch("0*[1-9][0-9]{0,5}", digits) else None
+
+
+def wrap_words(text: str, width: int) -> str:
+    """The text with its lines broken at spaces, so that they fit `width` columns.
+
+    A word is never broken: a path that is too long runs over the edge, from where it can be copied whole.
+    """
+    wrapped = []
+    for line in text.split("\n"):
+        rows, used = [""], 0
+        for space, word in _WORD.findall(line):
+            size = cell_len(word)
+            if rows[-1] and used + len(space) + size > width:
+                rows.append(word)
+                used = size
+            else:
+                rows[-1] += space + word
+                used += len(space) + size
+        wrapped += rows
+    return "\n".join(wrapped)
 
 
 def clean(text: str) -> str:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import errno
+import shutil
 import sys
 import traceback
 from collections.abc import Callable, Sequence
@@ -14,39 +15,68 @@ from typer.core import TyperCommand, TyperGroup
 from typer.main import get_command
 
 from ppdgrow import __version__
-from ppdgrow.console import prepare_streams, report_error, write_stdout
+from ppdgrow.cli import completion
+from ppdgrow.console import prepare_streams, report_error, wrap_words, write_stdout
 from ppdgrow.errors import ConfigError, PPDGrowError, StorageError
 from ppdgrow.signals import interrupts
 
 PROGRAM = "ppdgrow"
 _WIDEST_OPTION = 30
+_NARROW = 50  # Typer lays help out for at least this width, on any terminal
+_LEAST_WIDTH = 18
 _STORAGE = (errno.ENOSPC, errno.EROFS, errno.EDQUOT)
 _INTERRUPTED = 130
 
 
-class PlainCommand(TyperCommand):
+class _PlainHelp:
+    """What the help of the program and that of a command have in common."""
+
+    epilog: str | None
+
+    def get_help_option(self, ctx: Any) -> Any:
+        """`--help`, which a reader that left does not make fail."""
+        option = super().get_help_option(ctx)  # type: ignore[misc]
+        option.callback = _print_help
+        return option
+
+    def format_usage(self, ctx: Any, formatter: Any) -> None:
+        """The usage; on a narrow terminal one piece a line."""
+        if formatter.width >= _NARROW:
+            super().format_usage(ctx, formatter)  # type: ignore[misc]
+            return
+        pieces = self.collect_usage_pieces(ctx)  # type: ignore[attr-defined]
+        formatter.write("".join(f"{line}\n" for line in (f"Usage: {ctx.command_path}", *(f"  {p}" for p in pieces))))
+
+    def format_epilog(self, ctx: Any, formatter: Any) -> None:
+        """The example, not rewrapped."""
+        if self.epilog:
+            formatter.write_paragraph()
+            formatter.write("Example:\n")
+            formatter.write("".join(f"  {line}".rstrip() + "\n" for line in cleandoc(self.epilog).splitlines()))
+
+
+class PlainCommand(_PlainHelp, TyperCommand):
     """A command whose help has its options under headings and its example line by line."""
 
     def format_options(self, ctx: Any, formatter: Any) -> None:
         """Arguments first, then each `rich_help_panel` in the order in which it first occurs."""
         _write_groups(self, ctx, formatter, rest="Other")
 
-    def format_epilog(self, ctx: Any, formatter: Any) -> None:
-        """The example, not rewrapped."""
-        _write_lines(formatter, "Example", self.epilog)
 
-
-class PlainGroup(TyperGroup):
+class PlainGroup(_PlainHelp, TyperGroup):
     """The program itself: commands first, then options, then an example."""
 
     def format_options(self, ctx: Any, formatter: Any) -> None:
         """Commands in the order in which they were added, then options."""
-        self.format_commands(ctx, formatter)
+        commands = [(name, self.commands[name].get_short_help_str(limit=200)) for name in self.list_commands(ctx)]
+        _write_list(formatter, "Commands", commands, _width(commands))
         _write_groups(self, ctx, formatter, rest="Options")
 
-    def format_epilog(self, ctx: Any, formatter: Any) -> None:
-        """The example, not rewrapped."""
-        _write_lines(formatter, "Example", self.epilog)
+
+def _print_help(ctx: Any, _parameter: Any, wanted: bool) -> None:
+    if wanted and not ctx.resilient_parsing:
+        write_stdout(f"{ctx.get_help()}\n")
+        raise typer.Exit
 
 
 def _write_groups(command: TyperCommand | TyperGroup, ctx: Any, formatter: Any, *, rest: str) -> None:
@@ -61,19 +91,24 @@ def _write_groups(command: TyperCommand | TyperGroup, ctx: Any, formatter: Any, 
         (last if heading == rest else groups.setdefault(heading, [])).append(record)
     if last:
         groups[rest] = last
-    names = [name for records in groups.values() for name, _ in records]
-    width = min(max(map(len, names), default=0), _WIDEST_OPTION)
+    width = _width([record for records in groups.values() for record in records])
     for heading, records in groups.items():
-        with formatter.section(heading):
+        _write_list(formatter, heading, records, width)
+
+
+def _width(records: Sequence[tuple[str, str]]) -> int:
+    return min(max((len(name) for name, _ in records), default=0), _WIDEST_OPTION)
+
+
+def _write_list(formatter: Any, heading: str, records: Sequence[tuple[str, str]], width: int) -> None:
+    with formatter.section(heading):
+        if formatter.width >= _NARROW:
             # Padded to one width, so that the columns of all groups line up.
             formatter.write_dl([(name.ljust(width), text) for name, text in records], col_max=width)
-
-
-def _write_lines(formatter: Any, heading: str, text: str | None) -> None:
-    if text:
-        formatter.write_paragraph()
-        formatter.write(f"{heading}:\n")
-        formatter.write("".join(f"  {line}".rstrip() + "\n" for line in cleandoc(text).splitlines()))
+            return
+        for name, text in records:  # no room beside the names
+            lines = wrap_words(text, formatter.width - 6).splitlines()
+            formatter.write("".join(f"{line}\n" for line in (f"  {name}", *(f"      {line}" for line in lines))))
 
 
 def new_app(example: str | None = None) -> typer.Typer:
@@ -84,10 +119,15 @@ def new_app(example: str | None = None) -> typer.Typer:
         epilog=example,
         rich_markup_mode=None,
         pretty_exceptions_enable=False,
-        context_settings={"help_option_names": ["-h", "--help"]},
+        context_settings={"help_option_names": ["-h", "--help"], "terminal_width": _narrow_width()},
     )
     app.callback()(_program)
     return app
+
+
+def _narrow_width() -> int | None:
+    columns = shutil.get_terminal_size().columns
+    return max(columns - 2, _LEAST_WIDTH) if columns < _NARROW + 2 else None
 
 
 def add_command(app: typer.Typer, function: Callable[..., None], *, example: str, name: str | None = None) -> None:
@@ -124,12 +164,14 @@ def run(app: typer.Typer, arguments: Sequence[str] | None = None) -> int:
         app: from `new_app`.
         arguments: without the program's name; those of the process if left out. None at all is `--help`.
     """
+    prepare_streams()
+    if completion.wanted():
+        return completion.answer(lambda: get_command(app).main([], prog_name=PROGRAM, standalone_mode=False))
     with interrupts() as received:
         return _run(app, arguments, received)
 
 
 def _run(app: typer.Typer, arguments: Sequence[str] | None, received: list[int]) -> int:
-    prepare_streams()
     given = list(sys.argv[1:] if arguments is None else arguments)
     options = given[: given.index("--")] if "--" in given else given
     as_json = "--json" in options

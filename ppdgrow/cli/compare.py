@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated, Literal
 
 import typer
 
-from ppdgrow.cli import options
+from ppdgrow.cli import completion, options
 from ppdgrow.console import Narrator
 
 if TYPE_CHECKING:
@@ -30,6 +30,7 @@ def run(
         list[Path],
         typer.Argument(
             metavar="BASELINE OTHER..",
+            autocompletion=completion.complete_arm,
             help="Run folders, or folders of runs that are the seeds of one arm; the first is the baseline.",
         ),
     ],
@@ -81,6 +82,7 @@ def run(
         typer.Option(
             parser=options.parse_path,
             metavar="RUN",
+            autocompletion=completion.complete_run,
             help="The ungrown model, trained from PARENT on the same batches for the same budget. Decide by the twin "
             "rule: accept if the upper end of the 95 % interval of the paired difference, trial minus twin, is below "
             "the margin. With --accept.",

@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Literal
 
 import typer
 
-from ppdgrow.cli import options
+from ppdgrow.cli import completion, options
 from ppdgrow.console import Narrator, format_count, format_flops
 from ppdgrow.errors import ConfigError
 
@@ -24,11 +23,12 @@ GROWTH = "Growth"
 
 
 def run(
-    checkpoint: Annotated[Path, typer.Argument(metavar="CKPT", help="Run folder or checkpoint; only read.")],
+    checkpoint: options.CheckpointArgument,
     pair: Annotated[
         str | None,
         typer.Option(
             metavar="KIND[,KIND..]",
+            autocompletion=completion.complete_pair,
             help="Kind of the pairs: ffn (two MLPs), attention, recurrent or convolution (that mixer and an MLP), "
             "attention-first (attention if there is no such pair yet, else ffn), depthwise (each channel for itself), "
             "orthogonal or linear (linear maps, which add little: controls). The last of a list repeats. "
@@ -46,6 +46,7 @@ def run(
         str,
         typer.Option(
             metavar="WHERE",
+            autocompletion=completion.complete_position,
             help="end, start, middle, interleave, or block numbers such as 2,4,6 (0: before the first).",
             rich_help_panel=GROWTH,
         ),
@@ -78,7 +79,12 @@ def run(
     ] = "copy_v",
     remove: Annotated[
         str | None,
-        typer.Option(metavar="last|ID", help="Take a pair out instead of growing.", rich_help_panel=GROWTH),
+        typer.Option(
+            metavar="last|ID",
+            autocompletion=completion.complete_removal,
+            help="Take a pair out instead of growing.",
+            rich_help_panel=GROWTH,
+        ),
     ] = None,
     no_eval: Annotated[
         bool,

@@ -7,6 +7,8 @@ from typing import Annotated, Literal
 
 import typer
 
+from ppdgrow.cli import completion
+
 DATA = "Data"
 HARDWARE = "Hardware"
 OUTPUT = "Output"
@@ -19,6 +21,10 @@ def parse_path(text: str) -> Path:
     return Path(text)
 
 
+CheckpointArgument = Annotated[
+    Path,
+    typer.Argument(metavar="CKPT", autocompletion=completion.complete_run, help="Run folder or checkpoint; only read."),
+]
 JsonOption = Annotated[
     bool, typer.Option("--json", help="Print one JSON document on stdout, and no narration.", rich_help_panel=OUTPUT)
 ]

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from ppdgrow.cli import options
+from ppdgrow.cli import completion, options
 from ppdgrow.console import Narrator
 from ppdgrow.errors import CheckFailedError
 
@@ -23,11 +23,12 @@ EXAMPLE = """
 
 
 def run(
-    checkpoint: Annotated[Path, typer.Argument(metavar="CKPT", help="Run folder or checkpoint; only read.")],
+    checkpoint: options.CheckpointArgument,
     dtype: Annotated[
         str | None,
         typer.Option(
             metavar="NAME[,NAME..]",
+            autocompletion=completion.complete_dtype,
             help="Types in which to measure the cancellation: fp64, fp32, bf16, bf16_autocast, fp16. [default: all]",
         ),
     ] = None,

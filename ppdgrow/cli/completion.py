@@ -1,0 +1,293 @@
+"""Completion in the shell: what can stand at the place of a word, without torch.
+
+Typer calls the functions of this module for the options that name them, and keeps what begins with the typed text.
+Where nothing fits, the shell completes file names on its own.
+"""
+
+from __future__ import annotations
+
+import functools
+import io
+import json
+import os
+import re
+import shlex
+import sys
+from collections.abc import Callable, Iterable
+from contextlib import redirect_stderr, redirect_stdout
+from pathlib import Path
+from types import UnionType
+from typing import Annotated, Any, Literal, Union, get_args, get_origin
+
+import typer
+
+from ppdgrow.config.kinds import DATA_NAMES, FAMILIES, PAIR_NAMES
+from ppdgrow.config.schema import Recipe, recipe_keys
+from ppdgrow.console import write_stdout
+
+# Those of `experiment.probing.cancellation`, which needs torch.
+DTYPE_NAMES = ("fp64", "fp32", "bf16", "bf16_autocast", "fp16")
+POSITIONS = ("end", "start", "middle", "interleave")
+
+_VARIABLE = "_PPDGROW_COMPLETE"
+_MOST_ENTRIES = 2000
+_CONTROL = re.compile(r"[\x00-\x1f\x7f-\x9f]")
+_BREAKS = re.compile("[=:]+")
+
+Completer = Callable[[str], list[str]]
+
+
+def quietly(function: Callable[..., list[str]]) -> Callable[..., list[str]]:
+    """No completion where a folder cannot be read; and no name that would break the protocol of the shells."""
+
+    @functools.wraps(function)
+    def guarded(*arguments: Any, **keywords: Any) -> list[str]:
+        try:
+            found = function(*arguments, **keywords)
+        except (OSError, ValueError, RuntimeError):  # RuntimeError: there is no home folder
+            return []
+        # Typer's answer to zsh loses quotes and backslashes.
+        hostile = set("'\"\\") if os.environ.get(_VARIABLE) == "complete_zsh" else set()
+        return [name for name in found if not _CONTROL.search(name) and not hostile & set(name)]
+
+    return guarded
+
+
+def choice(*names: str) -> Completer:
+    """Completes one of some words."""
+
+    def complete(incomplete: str) -> list[str]:
+        return [name for name in names if name.startswith(incomplete)]
+
+    return complete
+
+
+def listing(*names: str) -> Completer:
+    """Completes the last of some words with commas between them."""
+
+    def complete(incomplete: str) -> list[str]:
+        head = incomplete[: incomplete.rfind(",") + 1]
+        return [f"{head}{name}" for name in names if f"{head}{name}".startswith(incomplete)]
+
+    return complete
+
+
+complete_pair = listing(*PAIR_NAMES)
+complete_dtype = listing(*DTYPE_NAMES)
+complete_position = choice(*POSITIONS)
+complete_model = choice(*FAMILIES)
+complete_only = choice("all", "pairs")
+
+
+@quietly
+def complete_run(incomplete: str) -> list[str]:
+    """Run folders at the typed place and one folder below it; the checkpoints of a run that ends in `/`."""
+    return _runs(incomplete, arms=False)
+
+
+@quietly
+def complete_arm(incomplete: str) -> list[str]:
+    """As `complete_run`, and folders that hold runs."""
+    return _runs(incomplete, arms=True)
+
+
+@quietly
+def complete_data(incomplete: str) -> list[str]:
+    """Data sets, and files of the same beginning."""
+    names = [name for name in DATA_NAMES if name.startswith(incomplete)]
+    if not names or not incomplete:
+        return names
+    return names + [entry.name + "/" * entry.is_dir() for entry in _entries(Path(), incomplete)]
+
+
+@quietly
+def complete_removal(ctx: typer.Context, incomplete: str) -> list[str]:
+    """`last`, and the pairs of the run that is given."""
+    ids: dict[str, None] = {}
+    try:
+        # While the value of an option is missing, Typer has not yet sorted the arguments into parameters.
+        given = ctx.params.get("checkpoint") or "".join(ctx.args[:1])
+        run = Path(str(given)).expanduser()
+        run = run.parent.parent if run.parent.name == "checkpoints" else run
+        for line in (run / "growth.jsonl").read_text(encoding="utf-8").splitlines():
+            event = json.loads(line)
+            for name in event.get("ids", ()):
+                ids.pop(name, None)
+                if event.get("event") != "remove":
+                    ids[name] = None
+    except (OSError, ValueError, AttributeError, TypeError):
+        pass  # `last` is offered all the same
+    return [name for name in ("last", *map(str, ids)) if name.startswith(incomplete)]
+
+
+@quietly
+def complete_setting(incomplete: str) -> list[str]:
+    """Recipe keys, and after `=` the words that a key takes, or its default."""
+    key, equals, _ = incomplete.partition("=")
+    keys = recipe_keys()
+    if equals:
+        return [f"{key}={word}" for word in _words(key, keys[key])] if key in keys else []
+    found = [name for name in keys if name.startswith(key)]
+    if len(found) != 1:
+        return [f"{name}=" for name in found]
+    # A single result would be followed by a space: offer what can come behind it too.
+    return [f"{found[0]}=", *(f"{found[0]}={word}" for word in _words(found[0], keys[found[0]]))]
+
+
+def _words(key: str, default: Any) -> list[str]:
+    if key == "data.name":
+        return list(DATA_NAMES)
+    section, _, name = key.partition(".")
+    if not name:
+        return []
+    field = Recipe.model_fields[section].annotation.model_fields[name]  # type: ignore[union-attr]
+    words = _allowed(field.annotation)
+    if not set(words) - {"null"}:
+        words = [*words, default if isinstance(default, str) else json.dumps(default, separators=(",", ":"))]
+    return list(dict.fromkeys(words))
+
+
+def _allowed(annotation: Any) -> list[str]:
+    origin = get_origin(annotation)
+    if origin is Literal:
+        return [str(word) for word in get_args(annotation)]
+    if origin is Annotated:
+        return _allowed(get_args(annotation)[0])
+    if origin in (Union, UnionType):
+        return [word for part in get_args(annotation) for word in _allowed(part)]
+    if annotation is bool:
+        return ["true", "false"]
+    return ["null"] if annotation is type(None) else []
+
+
+def _runs(incomplete: str, *, arms: bool) -> list[str]:
+    head = incomplete[: incomplete.rfind("/") + 1]
+    place = Path(head or ".").expanduser()
+    if _is_run(place):
+        inside = [f"checkpoints/{entry.name}" for entry in _entries(place / "checkpoints", "step-")]
+        return [f"{head}{name}" for name in inside]
+    if place.name == "checkpoints" and _is_run(place.parent):
+        return [f"{head}{entry.name}" for entry in _entries(place, "step-")]
+    found = []
+    for entry in _entries(place, incomplete[len(head) :]):
+        if not entry.is_dir():
+            continue
+        if _is_run(entry):
+            found.append(f"{head}{entry.name}")
+            continue
+        below = [f"{head}{entry.name}/{run.name}" for run in _readable(entry) if _is_run(run)]
+        found += [f"{head}{entry.name}"] * bool(arms and below) + below
+    return found
+
+
+def _is_run(folder: Path) -> bool:
+    try:
+        return (folder / "checkpoints").is_dir() or (folder / "recipe.yaml").is_file()
+    except OSError:
+        return False
+
+
+def _entries(folder: Path, beginning: str) -> list[Path]:
+    hidden = beginning.startswith(".")
+    with os.scandir(folder) as scan:
+        names = [entry.name for entry, _ in zip(scan, range(_MOST_ENTRIES), strict=False)]
+    fitting = (name for name in names if name.startswith(beginning) and (hidden or not name.startswith(".")))
+    return [folder / name for name in sorted(fitting)]
+
+
+def _readable(folder: Path) -> list[Path]:
+    try:
+        return _entries(folder, "")
+    except OSError:
+        return []
+
+
+def wanted() -> bool:
+    """Whether a shell asks for completions."""
+    return os.environ.get(_VARIABLE, "").startswith("complete_")
+
+
+def answer(program: Callable[[], object]) -> int:
+    """Let the program answer a shell that asks for completions, and put its words as that shell takes them.
+
+    Bash cuts words at `=` and `:`, and wants only what follows the last of them, quoted for the command line.
+    Whatever fails, the person who pressed a key sees no message.
+
+    Args:
+        program: prints the completions and ends by SystemExit, as Typer does.
+    """
+    bash = os.environ.get(_VARIABLE) == "complete_bash"
+    head, quote = _join_words() if bash else ("", "")
+    page, code = io.StringIO(), 0
+    try:
+        with redirect_stdout(page), redirect_stderr(io.StringIO()):
+            program()
+    except SystemExit as ended:
+        code = ended.code if isinstance(ended.code, int) else 0
+    except (Exception, KeyboardInterrupt):
+        return 1
+    lines = page.getvalue().splitlines()
+    if bash:
+        lines = [line.removeprefix(head) for line in lines]
+        lines = [line for line in lines if _fits(line, quote)] if quote else [_escaped(line) for line in lines]
+    write_stdout("".join(f"{line}\n" for line in _encodable(lines)))
+    return code
+
+
+def _join_words() -> tuple[str, str]:
+    """Undo in the environment that bash cut words at `=` and `:`.
+
+    Returns:
+        What precedes the last cut in the text to complete, and the quote that the text begins with.
+    """
+    words = os.environ.get("COMP_WORDS", "").split("\n")
+    number = os.environ.get("COMP_CWORD", "")
+    current = int(number) if number.isascii() and number.isdigit() else len(words) - 1
+    joined: list[str] = []
+    last, glue = "", False
+    for place, word in enumerate(words[: current + 1]):
+        sign = bool(_BREAKS.fullmatch(word))
+        last = "" if sign else word
+        if joined and place > 1 and (sign or (glue and word)):
+            joined[-1] += word
+        else:
+            joined.append(word)
+        glue = sign
+    text = joined[-1] if joined else ""
+    before = text[: len(text) - len(last)]
+    if before.startswith("-"):  # of `--option=value` Typer completes the value
+        before = before.partition("=")[2]
+    os.environ["COMP_WORDS"] = "\n".join(joined)
+    os.environ["COMP_CWORD"] = str(len(joined) - 1)
+    return _unquoted(before), last[:1] if last[:1] in ("'", '"') else ""
+
+
+def _unquoted(text: str) -> str:
+    try:
+        return "".join(shlex.split(text))
+    except ValueError:
+        return text
+
+
+def _fits(word: str, quote: str) -> bool:
+    """Whether a word means itself within quotes, also to the script, which expands patterns."""
+    return not set(word) & set(quote + "*?[" + ("$`\\!" if quote == '"' else ""))
+
+
+def _escaped(word: str) -> str:
+    # A tilde at the beginning stays what it is to the shell: the home folder.
+    return re.sub(r"[^\w@%+=:,./~\-]|(?<=.)~", lambda match: f"\\{match[0]}", word)
+
+
+def _encodable(lines: Iterable[str]) -> list[str]:
+    """Those that stdout can say as they are: an escape would be a name that does not exist."""
+    if sys.stdout is None:
+        return []
+    fitting = []
+    for line in lines:
+        try:
+            line.encode(sys.stdout.encoding or "ascii")
+        except UnicodeEncodeError:
+            continue
+        fitting.append(line)
+    return fitting
