@@ -14,6 +14,12 @@ def _one_thread() -> None:
     torch.set_num_threads(1)
 
 
+@pytest.fixture(autouse=True, scope="session")
+def _own_cache(tmp_path_factory: pytest.TempPathFactory) -> None:
+    """Nothing is read from, or left in, the cache of whoever runs the tests."""
+    os.environ["PPDGROW_CACHE"] = str(tmp_path_factory.mktemp("cache"))
+
+
 @pytest.fixture(scope="session")
 def real_data() -> Path:
     """The folder with wikitext-2/ and cifar10/; tests that need it skip without."""

@@ -18,6 +18,8 @@ from ppdgrow.config.yaml12 import format_value, parse_value, parse_yaml
 from ppdgrow.errors import ConfigError
 
 MAX_RECIPE_BYTES = 2**20
+# What runs did that were recorded before these keys existed, where that is not today's default.
+_BEFORE = {"data.augment": False}
 HEADER = "# After each value: where it came from.\n"
 
 
@@ -74,6 +76,15 @@ def read_yaml(path: Path | str) -> dict[str, Any]:
                 raise ConfigError(f"{where}: {key!r} is given twice, with a dot and in its section: leave one out")
             flat[key] = value
     return flat
+
+
+def read_run_recipe(path: Path) -> dict[str, Any]:
+    """The recipe of a run folder, as `read_yaml`; a key that is younger than the run has the value that it acted by.
+
+    Raises:
+        ConfigError: as `read_yaml`.
+    """
+    return _BEFORE | read_yaml(path)
 
 
 def _read_text(path: Path, where: str) -> str:

@@ -185,7 +185,7 @@ class Engine:
                 logits = self.model(inputs)
             loss = mean_loss(logits, targets)
             if pieces > 1:
-                loss = loss * (_num_targets(targets) / _num_targets(batch.targets))
+                loss = loss * (_num_targets(targets).to(loss.dtype) / _num_targets(batch.targets))
             loss.backward()  # type: ignore[no-untyped-call]
             losses.append(loss.detach())
         return losses[0] if pieces == 1 else torch.stack(losses).sum()

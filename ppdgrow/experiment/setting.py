@@ -13,7 +13,7 @@ from torch import nn
 from ppdgrow.checkpoint import Checkpoint, RunFolder, lines_up_to, locate_checkpoint, manifest_digest, read_checkpoint
 from ppdgrow.config.architecture import InputSpec
 from ppdgrow.config.kinds import Task
-from ppdgrow.config.load import Layer, Resolved, read_yaml, resolve
+from ppdgrow.config.load import Layer, Resolved, read_run_recipe, resolve
 from ppdgrow.config.schema import DataConfig, ModelConfig, Recipe
 from ppdgrow.config.state import TrainerState, Validation
 from ppdgrow.console import Narrator
@@ -69,7 +69,7 @@ def load_parent(path: Path, *, optimizer: bool = True) -> Parent:
             f"{str(run.recipe_path)!r} is missing: a run folder has a recipe.yaml; copy the whole run folder"
         )
     try:
-        values = read_yaml(run.recipe_path)
+        values = read_run_recipe(run.recipe_path)
         recipe = resolve([Layer("checkpoint", values)]).recipe
     except ConfigError as error:
         raise InvalidInputError(f"{str(run.recipe_path)!r} is not a valid recipe: {error}") from None
@@ -217,4 +217,4 @@ def inherited_values(parent: Parent, not_inherited: Sequence[str]) -> dict[str, 
 
 def resolved_recipe(run: RunFolder) -> Resolved:
     """The recipe that a run folder holds."""
-    return resolve([Layer("run", read_yaml(run.recipe_path))])
+    return resolve([Layer("run", read_run_recipe(run.recipe_path))])

@@ -10,16 +10,22 @@ from pathlib import Path
 import pytest
 import torch
 
+from ppdgrow.config.kinds import DATA_NAMES
 from ppdgrow.config.schema import DataConfig
 from ppdgrow.data import DATASETS, open_dataset, resolve_defaults
 from ppdgrow.errors import ConfigError, InvalidInputError
 
 CPU = torch.device("cpu")
 DEFAULTS = {"stdlib": ("lm", "byte"), "wikitext2": ("lm", "bpe:4096"), "cifar10": ("classify", None)}
+DEFAULTS["digits"] = ("classify", None)
 
 
 def test_defaults() -> None:
     assert {name: resolve_defaults(DataConfig(name=name)) for name in DATASETS} == DEFAULTS
+
+
+def test_the_names_are_known_where_no_data_is_imported() -> None:
+    assert tuple(DATASETS) == DATA_NAMES
 
 
 def test_an_unknown_name_lists_the_known_and_the_nearest() -> None:
@@ -31,7 +37,7 @@ def test_an_unknown_name_lists_the_known_and_the_nearest() -> None:
 @pytest.mark.parametrize("name", DATASETS)
 @pytest.mark.parametrize("task", ["lm", "mlm", "classify"])
 def test_task_and_data_fit_or_are_refused(name: str, task: str) -> None:
-    fits = (task == "classify") == (name == "cifar10")
+    fits = (task == "classify") == (name in ("cifar10", "digits"))
     if fits:
         assert open_dataset(DataConfig(name=name), task).task == task  # type: ignore[arg-type]
         return
@@ -55,6 +61,7 @@ def test_a_folder_that_lacks_the_data_is_named(by: str, tmp_path: Path, monkeypa
 @pytest.mark.parametrize("name", ["wikitext2", "cifar10"])
 def test_without_network_both_ways_out_are_named_and_nothing_else_is_said(name: str, tmp_path: Path) -> None:
     code = f"""
+from ppdgrow.config.kinds import DATA_NAMES
 from ppdgrow.config.schema import DataConfig
 from ppdgrow.data import open_dataset, resolve_defaults
 from ppdgrow.errors import InvalidInputError

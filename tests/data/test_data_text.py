@@ -103,7 +103,7 @@ def test_wikitext_has_the_published_figures(
     if train is not None:
         assert counts == [train, validation]
     assert dataset.bytes_per_token("validation") == 1_121_681 / counts[1]
-    assert dataset.describe().endswith(f"M validation tokens, {spec}")
+    assert dataset.describe().endswith(f" validation tokens, {spec}")
     digests = {
         split: hashlib.sha256((real_data / "wikitext-2" / file).read_bytes()).hexdigest()
         for split, file in (("train", "train.txt"), ("validation", "valid.txt"))

@@ -7,6 +7,8 @@ import copy
 import pytest
 import torch
 
+from ppdgrow.config.kinds import branches_of
+from ppdgrow.nn.branches import BranchConfig
 from ppdgrow.nn.coupling import Coupling, Pair
 
 pytestmark = [
@@ -19,7 +21,9 @@ pytestmark = [
 @pytest.mark.parametrize("dtype", [torch.float64, torch.float32, torch.bfloat16, torch.float16], ids=str)
 def test_tied_pair_is_the_identity_and_its_gradients_are_opposites(kind: str, dtype: torch.dtype) -> None:
     torch.manual_seed(0)
-    plus = Coupling(kind, 64, heads=4, ffn_multiplier=4, norm="layer", causal=True).to("cuda", dtype)
+    config = BranchConfig(64, heads=4, ffn_multiplier=4, kernel_size=4, norm="layer")
+    f, g = branches_of("transformer", kind)
+    plus = Coupling((f, g), config, causal=True).to("cuda", dtype)
     pair = Pair(plus, copy.deepcopy(plus), "inverse")
     x = tuple(torch.randn(4, 32, 64, device="cuda", dtype=dtype) for _ in range(2))
     torch.use_deterministic_algorithms(True, warn_only=True)

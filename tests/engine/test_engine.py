@@ -14,7 +14,7 @@ from torch import Tensor
 from ppdgrow.config.architecture import Architecture, BlockSpec, TokenInput, new_architecture
 from ppdgrow.config.schema import ModelConfig, TrainConfig
 from ppdgrow.config.state import Ledger
-from ppdgrow.engine.evaluate import evaluate
+from ppdgrow.engine.evaluate import Evaluation, evaluate, mean_loss
 from ppdgrow.engine.loop import FLUSH_EVERY, Engine
 from ppdgrow.engine.movement import MovementCheck
 from ppdgrow.engine.signals import StopFlag
@@ -132,6 +132,55 @@ def test_old_and_new_parameters_are_clipped_and_logged_apart() -> None:
     for members in (engine.optimizer.old, engine.optimizer.new):
         norm = torch.nn.utils.get_total_norm([p.grad for p in members.values() if p.grad is not None])
         assert float(norm) == pytest.approx(1e-3, rel=1e-3)
+
+
+class Masked(Counting):
+    """Rows with very different numbers of targets, so that a plain mean over pieces would be wrong."""
+
+    def at(self, step: int) -> ToyBatch:
+        batch = super().at(step)
+        taken = torch.arange(LENGTH) < torch.tensor([1, LENGTH, 2, LENGTH])[:, None]
+        return ToyBatch(batch.inputs, torch.where(taken, batch.targets, -100))
+
+
+@pytest.mark.parametrize("pieces", [2, 3, 4])
+def test_a_batch_in_pieces_has_the_gradient_and_the_loss_of_the_whole(pieces: int) -> None:
+    def after(accumulate: int) -> tuple[float, dict[str, Tensor]]:
+        engine, _ = engine_of(new_model().double(), accumulate=accumulate)
+        loss = engine._backward(Masked().at(1))
+        return float(loss), {name: p.grad for name, p in engine.model.named_parameters() if p.grad is not None}
+
+    loss, gradients = after(1)
+    found, added = after(pieces)
+    assert found == pytest.approx(loss, rel=1e-12)
+    assert all(torch.allclose(added[name], gradients[name], rtol=1e-9, atol=1e-12) for name in gradients)
+
+
+def test_control_an_unweighted_mean_of_pieces_is_another_gradient() -> None:
+    model = new_model().double()
+    batch = Masked().at(1)
+    halves = [mean_loss(model(batch.inputs[rows]), batch.targets[rows]) for rows in (slice(2), slice(2, 4))]
+    whole = mean_loss(model(batch.inputs), batch.targets)
+    assert float((sum(halves) / 2 - whole).detach().abs()) > 1e-6
+
+
+def test_training_in_pieces_is_the_same_training_up_to_rounding() -> None:
+    whole, cut = engine_of(new_model()), engine_of(new_model(), accumulate=4)
+    for engine, log in (whole, cut):
+        engine.run(10, log)
+    assert cut[1].metrics[-1]["tokens"] == whole[1].metrics[-1]["tokens"]
+    for a, b in zip(whole[1].metrics, cut[1].metrics, strict=True):
+        assert a["train_loss"] == pytest.approx(b["train_loss"], rel=1e-4)
+        assert a["grad_norm"] == pytest.approx(b["grad_norm"], rel=1e-3)
+
+
+def test_accuracy_by_class() -> None:
+    zeros = torch.zeros(5, dtype=torch.float64)
+    right, classes = torch.tensor([1, 0, 1, 1, 0]), torch.tensor([0, 0, 2, 2, 2])
+    evaluation = Evaluation(zeros, torch.ones(5, dtype=torch.int64), right, classes)
+    figures = evaluation.figures(None, tokens=False, class_names=["cat", "dog", "fox"])
+    assert figures.class_accuracy == {"cat": 0.5, "fox": pytest.approx(2 / 3)}, "no dog was seen"
+    assert figures.accuracy == pytest.approx(0.6)
 
 
 class PoisonAt(Counting):

@@ -236,6 +236,21 @@ def test_a_checkpoint_is_complete_and_says_where_it_comes_from(ppdgrow: Command,
     json.dumps(events, allow_nan=False)
 
 
+@pytest.mark.parametrize("model", ["--model mlp", "-o model.patch_size=4"])
+def test_digits_are_learned_grown_and_told_by_class(ppdgrow: Command, model: str) -> None:
+    pytest.importorskip("sklearn")
+    line = f"{model} --data digits --layers 2 --width 32 -o train.batch_size=32 -o train.eval_batches=6"
+    trained = ppdgrow(f"train {line} --steps 120 --no-decay --out s --json").document
+    figures = trained["validation"]
+    assert figures["accuracy"] > 0.3, "three times chance"
+    assert list(figures["class_accuracy"]) == list("0123456789")
+    assert "| - of 7 |" in Path("s/README.md").read_text()
+    assert ppdgrow("grow s --pair ffn --out g --json").document["bit_exact"] is True
+    ppdgrow("train g --steps 10 --out t --quiet")
+    ppdgrow("compare s t --report r.md")
+    assert "## Accuracy by class" in Path("r.md").read_text()
+
+
 def test_real_images_are_learned_and_grown(ppdgrow: Command, real_data: Path) -> None:
     line = f"--data cifar10 --data-dir {real_data} --layers 2 --width 32 -o train.batch_size=32 -o train.eval_batches=4"
     trained = ppdgrow(f"train {line} --steps 60 --no-decay --out s --json").document

@@ -14,7 +14,7 @@ import numpy as np
 from pydantic import ValidationError
 
 from ppdgrow.checkpoint import locate_checkpoint, manifest_digest, read_config, read_jsonl, read_state
-from ppdgrow.config.load import Layer, read_yaml, resolve
+from ppdgrow.config.load import Layer, read_run_recipe, resolve
 from ppdgrow.config.schema import Recipe
 from ppdgrow.config.state import TrainerState, Validation
 from ppdgrow.errors import ConfigError, InvalidInputError
@@ -103,7 +103,7 @@ def _read_events(path: Path) -> list[GrowthEvent]:
 
 def _read_recipe(path: Path) -> Recipe | None:
     try:
-        return resolve([Layer("run", read_yaml(path))]).recipe
+        return resolve([Layer("run", read_run_recipe(path))]).recipe
     except ConfigError:
         return None
 

@@ -1,0 +1,198 @@
+"""Image folders: classes, splits, modes and sizes, broken files, and what is refused."""
+
+from __future__ import annotations
+
+import io
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from local_images import write_classes, write_image
+from PIL import Image
+
+from ppdgrow.config.schema import DataConfig
+from ppdgrow.data import open_dataset, resolve_defaults
+from ppdgrow.data.decoding import decode, size_of
+from ppdgrow.data.local.datasets import LocalImages
+from ppdgrow.errors import ConfigError, InvalidInputError
+
+CPU = torch.device("cpu")
+SPLITS = ("train", "validation", "test")
+
+
+def images_at(path: Path, **options: Any) -> LocalImages:
+    config = DataConfig.model_validate({"name": str(path), **options})
+    assert resolve_defaults(config) == ("classify", None)
+    dataset = open_dataset(config, "classify")
+    assert isinstance(dataset, LocalImages)
+    return dataset
+
+
+def as_bytes(image: Image.Image, kind: str = "PNG") -> bytes:
+    file = io.BytesIO()
+    image.save(file, kind)
+    return file.getvalue()
+
+
+def test_classes_are_folders_and_the_splits_share_no_image(tmp_path: Path) -> None:
+    write_classes(tmp_path, ["dog [b]", "c\u00e4t", "cow"])
+    dataset = images_at(tmp_path)
+    assert dataset.class_names == ("cow", "c\u00e4t", "dog [b]")
+    parts = [dataset.images(split) for split in SPLITS]
+    assert [len(part.labels) for part in parts] == [48, 6, 6]
+    seen = {bytes(image.numpy()) for part in parts for image in part.pixels}
+    assert len(seen) == 60, "every image is in one split"
+    assert len(set(parts[0].labels.tolist())) == 3
+    assert dataset.input_spec(4).model_dump() | {"kind": "images"} == {
+        **{"kind": "images", "channels": 3, "height": 8, "width": 8, "patch_size": 4, "num_classes": 3}
+    }
+    again = images_at(tmp_path)
+    assert all(torch.equal(again.images(split).pixels, part.pixels) for split, part in zip(SPLITS, parts, strict=True))
+
+
+def test_labels_belong_to_their_images(tmp_path: Path) -> None:
+    for name, colour in (("red", (255, 0, 0)), ("green", (0, 255, 0)), ("blue", (0, 0, 255))):
+        (tmp_path / name).mkdir()
+        for number in range(12):
+            Image.new("RGB", (8, 8), colour).save(tmp_path / name / f"{number}.png")
+    dataset = images_at(tmp_path)
+    channel = {"red": 0, "green": 1, "blue": 2}
+    for split in SPLITS:
+        images = dataset.images(split)
+        brightest = images.pixels.float().mean(dim=(2, 3)).argmax(1).tolist()
+        assert brightest == [channel[dataset.classes[label]] for label in images.labels.tolist()]
+
+
+def test_named_splits(tmp_path: Path) -> None:
+    for split, count in (("train", 9), ("val", 4), ("test", 5)):
+        write_classes(tmp_path / split, count=count)
+    dataset = images_at(tmp_path)
+    assert [len(dataset.images(split).labels) for split in SPLITS] == [18, 8, 10]
+    assert dataset.classes == ("cat", "dog")
+
+
+def test_a_class_of_trains_is_no_split(tmp_path: Path) -> None:
+    write_classes(tmp_path, ["bus", "test", "train"])
+    assert images_at(tmp_path).classes == ("bus", "test", "train")
+
+
+def test_only_a_train_folder_is_cut(tmp_path: Path) -> None:
+    write_classes(tmp_path / "train")
+    dataset = images_at(tmp_path)
+    assert dataset.classes == ("cat", "dog")
+    assert [len(dataset.images(split).labels) for split in SPLITS] == [32, 4, 4]
+
+
+@pytest.mark.parametrize("mode", ["RGB", "L", "LA", "RGBA", "P", "1", "CMYK"])
+def test_every_mode_becomes_rgb(tmp_path: Path, mode: str) -> None:
+    suffix = "tiff" if mode == "CMYK" else "png"
+    file = write_image(tmp_path / f"x.{suffix}", (6, 5), mode)
+    pixels = decode(file.read_bytes(), (6, 5))
+    assert (pixels.shape, pixels.dtype) == ((3, 6, 5), torch.uint8)
+    if mode in ("L", "LA", "1"):
+        assert torch.equal(pixels[0], pixels[1])
+    if mode == "RGB":
+        assert np.array_equal(pixels.permute(1, 2, 0).numpy(), np.array(Image.open(file)))
+
+
+def test_transparent_pixels_are_white_and_sixteen_bits_keep_their_range() -> None:
+    clear = Image.new("RGBA", (4, 4), (10, 20, 30, 0))
+    assert int(decode(as_bytes(clear), (4, 4)).min()) == 255
+    palette = Image.new("P", (4, 4), 1)
+    palette.putpalette([0, 0, 0, 10, 20, 30])
+    file = io.BytesIO()
+    palette.save(file, "PNG", transparency=1)
+    assert int(decode(file.getvalue(), (4, 4)).min()) == 255
+    deep = Image.fromarray(np.array([[0, 65535], [256, 32768]], dtype=np.uint16))
+    assert decode(as_bytes(deep), (2, 2))[0].tolist() == [[0, 255], [1, 128]]
+
+
+def test_photos_are_turned_upright() -> None:
+    image = Image.new("RGB", (8, 4), (0, 0, 0))
+    image.putpixel((0, 0), (255, 255, 255))
+    exif = Image.Exif()
+    exif[0x0112] = 6  # to be turned by 90 degrees clockwise
+    file = io.BytesIO()
+    image.save(file, "PNG", exif=exif)
+    assert size_of(file.getvalue()) == (8, 4)
+    pixels = decode(file.getvalue(), (8, 4))
+    assert pixels[0].nonzero().tolist() == [[0, 3]]
+
+
+def test_sizes(tmp_path: Path) -> None:
+    for number in range(6):
+        write_image(tmp_path / "a" / "x" / f"{number}.png", (12, 8))
+        write_image(tmp_path / "a" / "y" / f"{number}.png", (12, 8))
+    assert images_at(tmp_path / "a").image_size == (3, 12, 8)
+    assert images_at(tmp_path / "a", image_size=6).images("train").pixels.shape[1:] == (3, 6, 6)
+    write_image(tmp_path / "a" / "y" / "odd.jpg", (30, 50))
+    mixed = images_at(tmp_path / "a")
+    assert mixed.image_size == (3, 64, 64)
+    assert mixed.images("train").pixels.shape[1:] == (3, 64, 64)
+    assert "images of 64 x 64" in mixed.describe()
+
+
+def test_scaling_keeps_the_shape_of_things() -> None:
+    """A centred square in a wide image stays a centred square: cut, not squeezed."""
+    image = Image.new("RGB", (40, 20))
+    image.paste((255, 255, 255), (15, 5, 25, 15))
+    lit = decode(as_bytes(image), (20, 20))[0] > 127
+    rows, columns = lit.any(1).nonzero().flatten(), lit.any(0).nonzero().flatten()
+    assert rows.tolist() == columns.tolist() == list(range(5, 15))
+
+
+def damage(path: Path) -> None:
+    path.write_bytes(path.read_bytes()[:60])
+
+
+def test_a_broken_image_among_good_ones_is_named_or_skipped(tmp_path: Path) -> None:
+    write_classes(tmp_path)
+    damage(tmp_path / "dog" / "7.png")
+    with pytest.raises(InvalidInputError, match=r"the image 'dog/7\.png' cannot be read.*data\.skip_broken") as info:
+        [images_at(tmp_path).images(split) for split in SPLITS]
+    assert "\n" not in str(info.value)
+    dataset = images_at(tmp_path, skip_broken=True)
+    assert sum(len(dataset.images(split).labels) for split in SPLITS) == 39
+    assert len(dataset.warnings) == 1
+    assert "skipped: data" in dataset.warnings[0]
+    assert "'dog/7.png'" in dataset.warnings[0]
+
+
+def use(path: Path, options: dict[str, Any]) -> None:
+    dataset = images_at(path, **options)
+    dataset.input_spec(4)
+    dataset.batches("train", batch_size=16, seed=0, device=CPU)
+
+
+def test_bad_image_folders(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def refused(path: Path, match: str, **options: Any) -> None:
+        with pytest.raises((InvalidInputError, ConfigError), match=match) as info:
+            use(path, options)
+        assert "\n" not in str(info.value)
+
+    refused(write_classes(tmp_path / "one", ["cat"]), r"found the one class 'cat', expected at least two")
+    write_image(tmp_path / "flat" / "x.png")
+    refused(tmp_path / "flat", r"found the image 'x\.png', expected CLASS/IMAGE")
+    write_image(tmp_path / "splits" / "train" / "x.png")
+    write_image(tmp_path / "splits" / "val" / "y.png")
+    refused(tmp_path / "splits", r"found the image 'train/x\.png', expected CLASS/IMAGE or train/CLASS/IMAGE")
+    refused(write_classes(tmp_path / "few", count=3), r"found 5 images, expected at least one batch of 16")
+    write_image(tmp_path / "size" / "a" / "0.png", (9, 9))
+    write_image(tmp_path / "size" / "b" / "0.png", (9, 9))
+    refused(tmp_path / "size", r"model\.patch_size is 4, which does not divide the 9x9 images")
+    write_image(tmp_path / "all" / "a" / "0.png")
+    write_image(tmp_path / "all" / "b" / "0.png")
+    damage(tmp_path / "all" / "a" / "0.png")
+    (tmp_path / "all" / "b" / "0.png").write_bytes(b"")
+    refused(tmp_path / "all", r"none of the images can be read", skip_broken=True)
+    monkeypatch.setattr("os.sysconf", lambda name: 100)
+    refused(tmp_path / "few", r"the images take .* GB decoded.*data\.image_size", image_size=4000)
+
+
+def test_decompression_bombs_are_broken_images(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    write_classes(tmp_path)
+    monkeypatch.setattr("PIL.Image.MAX_IMAGE_PIXELS", 10)
+    with pytest.raises(InvalidInputError, match="cannot be read"):
+        images_at(tmp_path).input_spec(4)
