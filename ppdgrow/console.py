@@ -51,6 +51,8 @@ class _Stderr(Console):
         """Print text behind a styled label; on a terminal it is wrapped at words, elsewhere never."""
         whole = f"{label} {text}" if label else text
         if wrap and _is_terminal(self.file):
+            # As the terminal will show it: a character that it cannot encode is an escape of several columns.
+            whole = whole.encode(self.encoding, "backslashreplace").decode(self.encoding)
             whole = wrap_words(whole, _terminal_width(self.file))
         page = Text(whole)
         page.stylize(style, 0, len(label))
@@ -100,7 +102,8 @@ class ProgressBar:
     def show(self, text: Callable[[], str]) -> None:
         """Put these lines above the bar; they are made only where somebody sees them."""
         if self._header is not None:
-            self._header.plain = clean(text())
+            lines = clean(text()).rstrip("\n")
+            self._header.plain = f"{lines}\n" if lines else ""
 
 
 def _figure(name: str, value: Any) -> str:
@@ -185,7 +188,8 @@ class Narrator:
         for row in rows:
             grid.add_row(*(Text(clean(cell)) for cell in row))
         page = io.StringIO()
-        Console(file=page, width=_UNBOUNDED, force_terminal=_is_terminal(sys.stdout)).print(grid)
+        # Without a height Rich takes a dumb terminal for 80 columns wide, and crops.
+        Console(file=page, width=_UNBOUNDED, height=_UNBOUNDED, force_terminal=_is_terminal(sys.stdout)).print(grid)
         write_stdout("".join(f"{line.rstrip()}\n" for line in page.getvalue().split("\n")[:-1]))
 
     def data(self, text: str) -> None:
