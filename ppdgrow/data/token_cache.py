@@ -37,7 +37,7 @@ def cached_tokenizer(spec: str, train_text: Callable[[], bytes]) -> Tokenizer:
     if spec == "byte":
         return make_tokenizer(spec, train_text)
     text = train_text()
-    path = _entry("tokenizer", "json", spec, hashlib.sha256(text).hexdigest())
+    path = _entry("tokenizer", spec, hashlib.sha256(text).hexdigest())
     try:
         return load_tokenizer(_read(path).decode())
     except (OSError, ValueError, InvalidInputError):
@@ -63,7 +63,7 @@ def cached_tokens(tokenizer: Tokenizer, raw: bytes, digest: str, name: str) -> T
     from safetensors import SafetensorError
     from safetensors.torch import load, save
 
-    path = _entry("tokens", "safetensors", digest, hashlib.sha256((tokenizer.json or "").encode()).hexdigest())
+    path = _entry("tokens", digest, hashlib.sha256((tokenizer.json or "").encode()).hexdigest())
     try:
         return load(_read(path))["tokens"]
     except (OSError, ValueError, KeyError, SafetensorError):
@@ -72,10 +72,10 @@ def cached_tokens(tokenizer: Tokenizer, raw: bytes, digest: str, name: str) -> T
         return tokens
 
 
-def _entry(kind: str, suffix: str, *content: str) -> Path:
-    """The file of an entry; the version of the library that makes it belongs to its content."""
+def _entry(kind: str, *content: str) -> Path:
+    """The file of an entry, its checksum before its content; the version of the library that makes it belongs to its content."""
     key = hashlib.sha256("\n".join([FORMAT, version("tokenizers"), kind, *content]).encode()).hexdigest()
-    return cache_folder() / f"{kind}-{key[:32]}.{suffix}"
+    return cache_folder() / f"{kind}-{key[:32]}.cache"
 
 
 def _read(path: Path) -> bytes:
