@@ -82,10 +82,13 @@ def _refuse_mistyped(config: DataConfig) -> None:
     if "/" in config.name:
         return
     try:
-        find(config)
+        if config.name.strip():
+            find(config)
+            return
     except InvalidInputError:
-        near = difflib.get_close_matches(config.name, DATASETS, n=1)
-        hint = f" (did you mean {near[0]!r}?)" if near else ""
-        raise ConfigError(
-            f"data.name is {config.name!r}, expected one of {', '.join(DATA_NAMES)}{hint}, or an existing path"
-        ) from None
+        pass
+    near = difflib.get_close_matches(config.name, DATASETS, n=1)
+    hint = f" (did you mean {near[0]!r}?)" if near else ""
+    raise ConfigError(
+        f"data.name is {config.name!r}, expected one of {', '.join(DATA_NAMES)}{hint}, or an existing path"
+    )

@@ -193,6 +193,8 @@ def test_bad_text(tmp_path: Path) -> None:
     refused(written(tmp_path / "nul.txt", LINES + "\0" + LINES), r"binary \(a zero byte\)")
     os.mkfifo(tmp_path / "pipe")
     refused(tmp_path / "pipe", r"neither a file nor a folder")
+    with pytest.raises(ConfigError, match=r"data\.name is ' ', expected one of"):
+        resolve_defaults(DataConfig(name=" "))
     refused(Path("\0"), r"an existing path")
     refused(Path("x" * 5000), r"cannot read|expected one of")
 

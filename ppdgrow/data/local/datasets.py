@@ -115,7 +115,7 @@ class LocalImages(ImageDataset):
         return (*super().keys, "image_size", "skip_broken", *columns)
 
     @cached_property
-    def image_size(self) -> tuple[int, int, int]:  # type: ignore[override]
+    def image_size(self) -> tuple[int, int, int]:
         """`data.image_size`, else the size that all images have, else 64 x 64."""
         side = self.config.image_size
         if side is not None:
