@@ -56,9 +56,13 @@ class _Stderr(Console):
             whole = wrap_words(whole, _terminal_width(self.file))
         page = Text(whole)
         page.stylize(style, 0, len(label))
+        self.print(page, soft_wrap=True)
+
+    def __exit__(self, *raised: Any) -> None:
+        """Write what is buffered; everything goes through here, the bar too."""
         try:
-            self.print(page, soft_wrap=True)
-        except OSError:
+            super().__exit__(*raised)
+        except OSError:  # a full disk; or a terminal that was closed under a run that outlives it
             self.on_broken_pipe()
 
     def on_broken_pipe(self) -> None:
