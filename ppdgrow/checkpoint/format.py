@@ -6,12 +6,14 @@ there is one, and manifest.json with the sha256 of each, written last: its prese
 
 from __future__ import annotations
 
+import json
 import shutil
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, TypeVar
 
+import torch
 from pydantic import BaseModel, ValidationError
 from torch import Tensor
 
@@ -39,6 +41,7 @@ TOKENIZER = "tokenizer.json"
 FORMAT = 1
 SHARD_BYTES = 5_000_000_000
 MOMENT_KEYS = ("exp_avg", "exp_avg_sq", "step")
+SAFETENSORS_NAMES = {torch.uint8: "U8", torch.float16: "F16", torch.bfloat16: "BF16", torch.float64: "F64"}
 _Model = TypeVar("_Model", bound=BaseModel)
 
 
@@ -76,9 +79,7 @@ def write_checkpoint(
     Raises:
         StorageError: not enough space, or the file system refused; what was there is as it was.
     """
-    trainer = {f"rng.{name}": state for name, state in checkpoint.rng.items()}
-    for name, moments in checkpoint.moments.items():
-        trainer |= {f"{key}.{name}": moments[key] for key in MOMENT_KEYS}
+    trainer = _trainer_tensors(checkpoint)
     _check_space(folder, [*checkpoint.tensors.values(), *trainer.values()])
     with new_folder(folder) as temporary:
         files = [CONFIG, STATE, TRAINER_TENSORS]
@@ -96,6 +97,45 @@ def write_checkpoint(
             for name in sorted(files)
         }
         _write_json(temporary / MANIFEST, {"format": FORMAT, "files": listed})
+
+
+def _trainer_tensors(checkpoint: Checkpoint) -> dict[str, Tensor]:
+    tensors = {f"rng.{name}": state for name, state in checkpoint.rng.items()}
+    for name, moments in checkpoint.moments.items():
+        tensors |= {f"{key}.{name}": moments[key] for key in MOMENT_KEYS}
+    return tensors
+
+
+def checkpoint_bytes(checkpoint: Checkpoint) -> int:
+    """Bytes that `write_checkpoint` would take for this checkpoint, whose tensors may be without memory.
+
+    Exact for weights in one file; shards have a header each and an index, a few hundred bytes a tensor.
+    """
+    texts = {
+        CONFIG: json_text(checkpoint.architecture.model_dump(mode="json")),
+        STATE: json_text(checkpoint.state.model_dump(mode="json")),
+    } | ({} if checkpoint.tokenizer is None else {TOKENIZER: checkpoint.tokenizer})
+    sizes = {name: len(text.encode("utf-8")) for name, text in texts.items()}
+    sizes[TRAINER_TENSORS] = _safetensors_bytes(_trainer_tensors(checkpoint))
+    sizes[SINGLE] = _safetensors_bytes(checkpoint.tensors)
+    listed = {name: {"sha256": "0" * 64, "bytes": size} for name, size in sorted(sizes.items())}
+    return sum(sizes.values()) + len(json_text({"format": FORMAT, "files": listed}))
+
+
+def _safetensors_bytes(tensors: Mapping[str, Tensor]) -> int:
+    """The size of a file: a length of 8 bytes, a JSON header that is filled up to a multiple of 8, the content."""
+    header: dict[str, Any] = {"__metadata__": {"format": "pt"}}
+    end = 0
+    for name in sorted(tensors, key=lambda name: (-tensors[name].dtype.itemsize, name)):
+        tensor = tensors[name]
+        start, end = end, end + tensor.nbytes
+        header[name] = {
+            "dtype": SAFETENSORS_NAMES.get(tensor.dtype, "F32"),
+            "shape": list(tensor.shape),
+            "data_offsets": [start, end],
+        }
+    text = json.dumps(header, separators=(",", ":"), ensure_ascii=False).encode("utf-8")
+    return 8 + len(text) + -len(text) % 8 + end
 
 
 def _write_json(path: Path, document: Any) -> None:

@@ -80,6 +80,14 @@ def run(
         typer.Option(help="Go on in an output folder that holds this run, or refuse.", rich_help_panel=options.OUTPUT),
     ] = "auto",
     out: options.OutOption = None,
+    dry_run: Annotated[
+        bool,
+        typer.Option(
+            "--dry-run",
+            help="Show what the run would do, cost and hold; train nothing, write no run.",
+            rich_help_panel=options.OUTPUT,
+        ),
+    ] = False,
     json: options.JsonOption = False,
     quiet: options.QuietOption = False,
 ) -> None:
@@ -121,6 +129,11 @@ def run(
         resume=resume,
         deterministic=deterministic,
     )
-    document = train(request, narrator)
+    if dry_run:
+        from ppdgrow.experiment.preview import dry_run as preview
+
+        document = preview(request, narrator)
+    else:
+        document = train(request, narrator)
     narrator.document(document)
     narrator.data(document["run"])

@@ -1,0 +1,220 @@
+"""What happens between a `train` command and its first step, for a run and for its dry run: nothing is written here.
+
+Each refusal of a run before its first step is made here, so that the dry run makes it too.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Literal
+
+import torch
+from torch import Tensor
+
+from ppdgrow.accounting import count_parameters, flops_per_token
+from ppdgrow.checkpoint import RunFolder
+from ppdgrow.config.load import Layer, Resolved
+from ppdgrow.config.schema import Recipe
+from ppdgrow.console import Narrator, format_count, format_flops
+from ppdgrow.data import Dataset, open_dataset
+from ppdgrow.engine.device import AUTO_MIN_WIDTH, Precision, choose_precision
+from ppdgrow.engine.evaluate import BatchLike
+from ppdgrow.experiment.leg import make_optimizer
+from ppdgrow.experiment.output import check_place, finished, holds_something, same_run
+from ppdgrow.experiment.progressive.agenda import Agenda, check_agenda, check_examples
+from ppdgrow.experiment.recipe import default_folder, resolve_training, unused_keys
+from ppdgrow.experiment.setting import (
+    Parent,
+    Setting,
+    check_input,
+    input_spec_of,
+    load_parent,
+    task_of,
+    warn_of_changes,
+)
+from ppdgrow.experiment.start import Start, first_start
+from ppdgrow.nn.model import Model, build_model
+from ppdgrow.optim.adamw import NamedAdamW
+from ppdgrow.optim.schedule import Schedule, make_schedule
+
+if TYPE_CHECKING:
+    from torch._subclasses.fake_tensor import FakeTensorMode
+
+CPU = torch.device("cpu")
+
+
+@dataclass(frozen=True)
+class TrainRequest:
+    """What a user asks of `train`. `layers` are recipe values in rising precedence."""
+
+    layers: Sequence[Layer] = ()
+    checkpoint: Path | None = None
+    out: Path | None = None
+    device: str = "auto"
+    resume: Literal["auto", "never"] = "auto"
+    deterministic: bool = False
+
+
+@dataclass(frozen=True)
+class Job:
+    """One run, settled but for its data: steps `first + 1 .. last` in a folder.
+
+    `held` says that the folder holds this run already, `final` is its last checkpoint if it is finished.
+    """
+
+    parent: Parent | None
+    resolved: Resolved
+    run: RunFolder
+    first: int
+    last: int
+    held: bool
+    final: Path | None
+
+    @property
+    def recipe(self) -> Recipe:
+        """The run's recipe."""
+        return self.resolved.recipe
+
+    @property
+    def precision(self) -> Precision:
+        """The working precision; fp32 where it is still to be measured."""
+        return "bf16" if self.recipe.train.precision == "bf16" else "fp32"
+
+
+def settle(request: TrainRequest) -> Job:
+    """The run that is asked for, with its recipe and its folder.
+
+    Raises:
+        ConfigError: the recipe, or the folder holds something else.
+        InvalidInputError: the checkpoint.
+    """
+    parent = None if request.checkpoint is None else load_parent(request.checkpoint)
+    resolved = resolve_training(parent, request.layers)
+    run = RunFolder(request.out or default_folder(parent, resolved.recipe))
+    first = 0 if parent is None else parent.step
+    last = first + resolved.recipe.train.steps
+    check_place(run, parent)
+    if not holds_something(run):
+        return Job(parent, resolved, run, first, last, held=False, final=None)
+    recorded = same_run(run, resolved, parent, request.resume)
+    directory = {"data.directory": resolved.recipe.data.directory}
+    recorded = recorded.replace(directory, resolved.sources["data.directory"])
+    return Job(parent, recorded, run, first, last, held=True, final=finished(run, last))
+
+
+@dataclass(frozen=True)
+class Prepared:
+    """All that a run's first step needs. The precision of `job` is resolved, unless this is a dry run that cannot."""
+
+    job: Job
+    start: Start
+    model: Model
+    agenda: Agenda
+    schedule: Schedule
+    setting: Setting
+    evaluation: Sequence[BatchLike]
+
+
+def prepare(job: Job, device: torch.device, narrator: Narrator, *, fake: FakeTensorMode | None = None) -> Prepared:
+    """Open the data, build the model, and say what they are.
+
+    Args:
+        job: from `settle`.
+        device: of the model.
+        narrator: for what was adjusted, model and data.
+        fake: makes it a dry run: the model has no memory, its precision is not measured, the data stays on the CPU.
+
+    Raises:
+        PPDGrowError: whatever stands in the way of the first step.
+    """
+    recipe, parent = job.recipe, job.parent
+    dataset = open_dataset(recipe.data, task_of(recipe), None if parent is None else parent.checkpoint.tokenizer)
+    if parent is not None:
+        check_input(dataset, parent)
+    for note in unused_keys(job.resolved, dataset):
+        narrator.say(note)
+    start = _start(job, dataset, fake)
+    agenda = Agenda(recipe.growth, job.first, job.last, recipe.train.eval_every)
+    check_agenda(agenda, start.architecture)
+    schedule, notes = make_schedule(recipe.train, first=job.first, last=job.last, initial=start.lr_factor)
+    for note in notes:
+        narrator.say(note)
+    model, _ = build(start, recipe, device, fake)  # each leg makes an optimizer of its own, with a state of its own
+    data_device = device if fake is None else CPU
+    dataset.batches("train", batch_size=recipe.train.batch_size, seed=recipe.train.seed, device=data_device)
+    job = _resolve_precision(job, model, dataset, device, fake)
+    setting = Setting(data_device, job.precision, dataset, job.recipe)
+    _introduce(job, start, setting, device, narrator)
+    if parent is not None:
+        warn_of_changes(dataset, parent, narrator)
+    else:
+        for warning in dataset.warnings:
+            narrator.warn(warning)
+    evaluation = setting.evaluation()
+    check_examples(agenda, sum(len(batch.targets) for batch in evaluation))
+    return Prepared(job, start, model, agenda, schedule, setting, evaluation)
+
+
+def build(start: Start, recipe: Recipe, device: torch.device, fake: FakeTensorMode | None) -> tuple[Model, NamedAdamW]:
+    """The model of a start and its optimizer; without memory if `fake`.
+
+    Raises:
+        ConfigError: only pairs are to be trained and there are none.
+        InvalidInputError: weights or optimizer state do not fit.
+    """
+    if fake is None:
+        model = build_model(start.architecture, start.tensors, device)
+        return model, make_optimizer(model, start, recipe.train)
+    with fake:
+        model = build_model(start.architecture, start.tensors, device)
+        return model, make_optimizer(model, start, recipe.train)
+
+
+def _start(job: Job, dataset: Dataset, fake: FakeTensorMode | None) -> Start:
+    """The first start; if `fake`, of tensors that have a shape and no memory."""
+    if fake is None:
+        return first_start(job.parent, job.recipe, dataset)
+    input_spec_of(dataset, job.recipe.model)  # what the data reads for it must not become fake
+    parent = job.parent
+    if parent is not None:
+        with fake:
+            old = parent.checkpoint
+            tensors: dict[str, Tensor] = {name: fake.from_tensor(tensor) for name, tensor in old.tensors.items()}
+            moments: dict[str, dict[str, Tensor]] = {
+                name: {key: fake.from_tensor(tensor) for key, tensor in state.items()}
+                for name, state in old.moments.items()
+            }
+        parent = replace(parent, checkpoint=replace(old, tensors=tensors, moments=moments))
+    with fake:
+        return first_start(parent, job.recipe, dataset)
+
+
+def measures_precision(job: Job, device: torch.device) -> bool:
+    """Whether a run's precision is decided by a measurement at its start."""
+    return job.recipe.train.precision == "auto" and device.type == "cpu" and job.recipe.model.width >= AUTO_MIN_WIDTH
+
+
+def _resolve_precision(
+    job: Job, model: Model, dataset: Dataset, device: torch.device, fake: FakeTensorMode | None
+) -> Job:
+    if job.recipe.train.precision != "auto" or (fake is not None and measures_precision(job, device)):
+        return job
+    batches = dataset.batches("train", batch_size=2, seed=0, device=device if fake is None else CPU)
+    precision, why = choose_precision(model, batches.at(1).inputs, job.recipe.model.width, device)
+    return replace(job, resolved=job.resolved.replace({"train.precision": precision}, why))
+
+
+def _introduce(job: Job, start: Start, setting: Setting, device: torch.device, narrator: Narrator) -> None:
+    architecture = start.architecture
+    narrator.say(
+        f"{architecture.family} ({architecture.stream}), {architecture.num_layers} layers, width "
+        f"{architecture.width}, {format_count(count_parameters(architecture))} parameters, "
+        f"{format_flops(flops_per_token(architecture))} per token"
+    )
+    why = job.resolved.sources["train.precision"]
+    reason = f" ({why})" if why.startswith(("auto", "measured")) else ""
+    unmeasured = job.recipe.train.precision == "auto"
+    precision = "precision measured at the start of the run" if unmeasured else f"{setting.precision}{reason}"
+    narrator.say(f"{setting.dataset.describe()}; device {device.type}, {precision}, {torch.get_num_threads()} threads")

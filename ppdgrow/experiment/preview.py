@@ -1,0 +1,312 @@
+"""`train --dry-run`: what a run would do, cost and hold, with all of its refusals and without its first step.
+
+No run is written (a cache of tokens may be). No memory is taken for the model: its tensors have a shape and no content.
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from ppdgrow.checkpoint import Checkpoint, read_state
+from ppdgrow.checkpoint.format import checkpoint_bytes
+from ppdgrow.config.load import Resolved
+from ppdgrow.config.schema import flatten, recipe_keys
+from ppdgrow.config.state import Ledger, TrainerState, Validation
+from ppdgrow.config.yaml12 import format_value
+from ppdgrow.console import Narrator, format_count, format_flops
+from ppdgrow.engine.device import describe_environment, resolve_device, rng_state, set_deterministic
+from ppdgrow.errors import InvalidInputError, StorageError
+from ppdgrow.experiment.footprint import Footprint, footprint, held_tensors, piece_size, storage_bytes
+from ppdgrow.experiment.outlook import Stage, phases, run_flops, schedule_line, stages, trial_flops
+from ppdgrow.experiment.preparation import Job, Prepared, TrainRequest, measures_precision, prepare, settle
+from ppdgrow.experiment.setting import changed_splits
+from ppdgrow.experiment.start import Start
+from ppdgrow.nn.model import tensor_shapes
+
+LEFT_OUT = "temporary buffers, the allocator's reserve, evaluation"
+
+
+@dataclass(frozen=True)
+class Preview:
+    """A run before it is run. `before` and `after` are its model at the start and once all growths were kept."""
+
+    prepared: Prepared
+    device: torch.device
+    measured: bool
+    resumes_at: int | None
+    planned: list[Stage]
+    before: Footprint
+    after: Footprint
+    checkpoints: tuple[int, int]
+    free_bytes: int
+
+    @property
+    def job(self) -> Job:
+        """The run."""
+        return self.prepared.job
+
+    @property
+    def kept_at_once(self) -> int:
+        """Checkpoints on the disk while one is written."""
+        return self.job.recipe.train.keep + 1
+
+    @property
+    def disk_bytes(self) -> int:
+        """What they take, at their largest."""
+        return self.kept_at_once * max(self.checkpoints)
+
+    @property
+    def flops(self) -> int:
+        """FLOPs of the run's steps, all growths being kept."""
+        architecture = self.before.architecture
+        return run_flops(self.planned, self.prepared.agenda, architecture, self.before.tokens_per_step)
+
+    @property
+    def trial_flops(self) -> int:
+        """FLOPs of its trials beside it."""
+        return trial_flops(self.planned, self.before.tokens_per_step)
+
+
+def dry_run(request: TrainRequest, narrator: Narrator) -> dict[str, Any]:
+    """Show what `train` would do, and return the document of `train --dry-run --json`.
+
+    Raises:
+        PPDGrowError: as `train` before its first step.
+    """
+    preview = make_preview(request, narrator)
+    narrator.table(list(_facts(preview)), align="ll")
+    narrator.data("")
+    header = ["", "at the start", *(["after growth"] if preview.planned else [])]
+    narrator.table(list(_figures(preview)), header=header)
+    return preview_document(preview)
+
+
+def make_preview(request: TrainRequest, narrator: Narrator) -> Preview:
+    """Prepare the run and work out its figures; of a disk that is too small it warns.
+
+    Raises:
+        PPDGrowError: as `dry_run`.
+    """
+    from torch._subclasses.fake_tensor import FakeTensorMode
+
+    device = resolve_device(request.device)
+    set_deterministic(request.deterministic)
+    job = settle(request)
+    fake = FakeTensorMode()
+    prepared = prepare(job, device, narrator, fake=fake)
+    resumes_at = _resumes_at(job, prepared)
+    _check_writable(job)
+    job, recipe, setting = prepared.job, prepared.job.recipe, prepared.setting
+    batch = setting.dataset.batches(
+        "train", batch_size=recipe.train.batch_size, seed=recipe.train.seed, device=setting.device
+    ).at(job.first + 1)
+    data_bytes = storage_bytes(held_tensors([setting.dataset, list(prepared.evaluation)]))
+
+    def take(start: Start) -> Footprint:
+        return footprint(start, recipe, batch, device=device, precision=job.precision, data_bytes=data_bytes, fake=fake)
+
+    before = after = take(prepared.start)
+    planned = stages(prepared.agenda, before.architecture)
+    if planned:
+        architecture = planned[-1].kept
+        with fake:
+            tensors = {name: torch.empty(shape) for name, shape in tensor_shapes(architecture).items()}
+        after = take(Start(architecture, tensors, before.moments, {}, planned[-1].start, 1.0, Ledger()))
+    sizes = [_checkpoint_size(prepared, model, device, request) for model in (before, after)]
+    preview = Preview(
+        prepared=prepared,
+        device=device,
+        measured=measures_precision(job, device),
+        resumes_at=resumes_at,
+        planned=planned,
+        before=before,
+        after=after,
+        checkpoints=(sizes[0], sizes[1]),
+        free_bytes=shutil.disk_usage(_existing(job)).free,
+    )
+    if preview.disk_bytes > preview.free_bytes:
+        narrator.warn(
+            f"{preview.kept_at_once} checkpoints need {format_bytes(preview.disk_bytes)}, but only "
+            f"{format_bytes(preview.free_bytes)} are free: free some space, choose another --out, or lower train.keep"
+        )
+    return preview
+
+
+def _resumes_at(job: Job, prepared: Prepared) -> int | None:
+    """The step from which a run that is in the folder already would go on; None for a new one."""
+    if not job.held:
+        return None
+    if (job.run.path / ".lock").exists():
+        with job.run.lock():  # refuses if another process trains there
+            pass
+    newest = job.run.newest_valid()
+    if newest is None:
+        return job.first
+    changed = changed_splits(prepared.setting.dataset, read_state(newest))
+    if changed:
+        raise InvalidInputError(
+            f"the {' and '.join(changed)} split of {prepared.setting.dataset.config.name} is not the one that "
+            f"{str(newest)!r} was trained with (another Python or another copy?): restore it, or train in a new --out"
+        )
+    return read_state(newest).step
+
+
+def _existing(job: Job) -> Path:
+    path = job.run.path.absolute()
+    return next(place for place in (path, *path.parents) if place.exists())
+
+
+def _check_writable(job: Job) -> None:
+    place = _existing(job)
+    if not os.access(place, os.W_OK | os.X_OK):
+        raise StorageError(
+            f"cannot write {str(job.run.path)!r}: {str(place)!r} is read-only; choose another folder with --out"
+        )
+
+
+def _checkpoint_size(prepared: Prepared, model: Footprint, device: torch.device, request: TrainRequest) -> int:
+    """Bytes of a checkpoint, with figures that are as long as real ones."""
+    third = 1 / 3
+    dataset, job = prepared.setting.dataset, prepared.job
+    examples = sum(len(batch.targets) for batch in prepared.evaluation)
+    state = TrainerState(
+        step=job.last,
+        lr_factor=third,
+        ledger=Ledger(tokens=10**9, flops=10**15, seconds=100 * third),
+        validation=Validation(
+            loss=third,
+            accuracy=third,
+            perplexity=third,
+            bits_per_byte=third,
+            class_accuracy=dict.fromkeys(dataset.class_names or (), third) or None,
+        ),
+        train_loss=third,
+        data=dataset.identity(examples),
+        environment=describe_environment(device, job.precision, deterministic=request.deterministic),
+    )
+    return checkpoint_bytes(
+        Checkpoint(model.architecture, model.tensors, model.moments, rng_state(device), state, dataset.tokenizer_json)
+    )
+
+
+def _facts(preview: Preview) -> Iterator[tuple[str, str]]:
+    job, schedule = preview.job, preview.prepared.schedule
+    train = job.recipe.train
+    yield "dry run", "nothing is trained, no run is written"
+    yield "run folder", f"{job.run.path.as_posix()}, {_state(preview)}"
+    yield "steps", f"{job.first + 1}-{job.last}"
+    tokens = preview.before.tokens_per_step
+    yield "tokens", f"{format_count(tokens)} per step, {format_count(tokens * (job.last - job.first))} in the run"
+    kept = ", if every growth is kept from its earliest step on" if preview.planned else ""
+    trials = f"; its trials {format_flops(preview.trial_flops)} beside it" if preview.planned else ""
+    yield "FLOPs", f"{format_flops(preview.flops)} in the run{kept}{trials}"
+    measured = "measured at the start of the run, counted as fp32 below"
+    yield "precision", measured if preview.measured else job.precision
+    yield "learning rate", schedule_line(schedule, train.lr, first=job.first, last=job.last)
+    for number, stage in enumerate(preview.planned, start=1):
+        yield f"growth {number}", stage.line()
+    beside = ", those of a trial beside them" if preview.planned else ""
+    yield (
+        "disk",
+        f"{format_bytes(preview.disk_bytes)} for {preview.kept_at_once} checkpoints at once{beside}; "
+        f"{format_bytes(preview.free_bytes)} free",
+    )
+    for number, (source, values) in enumerate(_set_keys(job.resolved).items()):
+        yield "" if number else "recipe", f"{', '.join(values)} ({source})"
+    yield "memory leaves out", LEFT_OUT
+
+
+def _state(preview: Preview) -> str:
+    if preview.job.final is not None:
+        return f"already finished: holds step {preview.job.last}"
+    if preview.resumes_at is None:
+        return "new"
+    return f"holds this run, which would go on from step {preview.resumes_at}"
+
+
+def _set_keys(resolved: Resolved) -> dict[str, list[str]]:
+    """The keys whose values are not the defaults, by source."""
+    defaults = recipe_keys()
+    found: dict[str, list[str]] = {}
+    for key, value in flatten(resolved.recipe.model_dump()).items():
+        if value != defaults[key]:
+            shown = f"{len(value)} entries" if key == "growth" else format_value(value)
+            found.setdefault(resolved.sources[key], []).append(f"{key} {shown}")
+    return found
+
+
+def _figures(preview: Preview) -> Iterator[list[str]]:
+    """Rows of name, figure at the start and, if the run grows, figure afterwards."""
+    models = [preview.before, *([preview.after] if preview.planned else [])]
+    examples = piece_size(preview.job.recipe)
+    yield ["layers", *(str(model.architecture.num_layers) for model in models)]
+    yield ["parameters", *(format_count(model.parameters) for model in models)]
+    yield ["FLOP per step", *(format_flops(model.flops_per_step) for model in models)]
+    for name, key in {
+        "weights": "weights_bytes",
+        "gradients": "gradients_bytes",
+        "optimizer state": "optimizer_bytes",
+        f"activations of {examples} example{'' if examples == 1 else 's'}": "activations_bytes",
+        "data": "data_bytes",
+        f"memory on {preview.device.type}": "total_bytes",
+    }.items():
+        yield [name, *(format_bytes(model.memory.document()[key]) for model in models)]
+    yield ["checkpoint", *(format_bytes(size) for size in preview.checkpoints[: len(models)])]
+
+
+def preview_document(preview: Preview) -> dict[str, Any]:
+    """The JSON of `train --dry-run`."""
+    job, before, after = preview.job, preview.before, preview.after
+    steps, train = job.last - job.first, job.recipe.train
+    states = {True: "finished", False: "new" if preview.resumes_at is None else "resumes"}
+    rates = phases(preview.prepared.schedule, train.lr, first=job.first, last=job.last)
+    return {
+        "schema": 1,
+        "dry_run": True,
+        "run": job.run.path.as_posix(),
+        "state": states[job.final is not None],
+        "resumes_at_step": preview.resumes_at,
+        "first_step": job.first + 1,
+        "last_step": job.last,
+        "device": preview.device.type,
+        "precision": job.precision,
+        "precision_is_measured_at_start": preview.measured,
+        "layers": before.architecture.num_layers,
+        "layers_after_growth": after.architecture.num_layers,
+        "parameters": before.parameters,
+        "parameters_after_growth": after.parameters,
+        "tokens_per_step": before.tokens_per_step,
+        "tokens": before.tokens_per_step * steps,
+        "flops_per_step": before.flops_per_step,
+        "flops_per_step_after_growth": after.flops_per_step,
+        "flops": preview.flops,
+        "trial_flops": preview.trial_flops,
+        "piece_examples": piece_size(job.recipe),
+        "memory": before.memory.document(),
+        "memory_after_growth": after.memory.document(),
+        "memory_leaves_out": LEFT_OUT,
+        "checkpoint_bytes": preview.checkpoints[0],
+        "checkpoint_bytes_after_growth": preview.checkpoints[1],
+        "checkpoints_at_once": preview.kept_at_once,
+        "disk_bytes": preview.disk_bytes,
+        "free_bytes": preview.free_bytes,
+        "learning_rate": [vars(phase) for phase in rates],
+        "growth": [stage.document() for stage in preview.planned],
+        "recipe": job.recipe.model_dump(mode="json"),
+        "sources": dict(job.resolved.sources),
+    }
+
+
+def format_bytes(size: int) -> str:
+    """Three significant digits: 999 B, 12.3 MB, 860 GB."""
+    value, units = float(size), ["B", "kB", "MB", "GB", "TB", "PB", "EB"]
+    while value >= 999.5 and len(units) > 1:
+        value, units = value / 1000, units[1:]
+    return f"{value:.3g} {units[0]}" if value < 999.5 else f"{value:.0f} {units[0]}"
