@@ -52,20 +52,23 @@ def find(config: DataConfig) -> Path:
     Raises:
         InvalidInputError: there is nothing.
     """
-    given = Path(config.name).expanduser()
-    folder = data_directory(config)
-    places = [given, *([folder / given, folder / given.name] if folder is not None else [])]
     try:
-        return next(place for place in places if place.exists())
-    except StopIteration:
+        given = Path(config.name).expanduser()
+        if given.exists():
+            return given
+        folder = data_directory(config)
+        below = [] if folder is None else [folder / given, folder / given.name]
+        found = next((place for place in below if place.exists()), None)
+    except (OSError, ValueError, RuntimeError) as error:
+        reason = getattr(error, "strerror", None) or str(error)
+        raise InvalidInputError(f"data.name: cannot read {config.name!r} ({reason}): name another path") from None
+    if found is None:
         looked = "" if folder is None else f" (nor below {str(folder)!r})"
         raise InvalidInputError(
             f"data.name: {config.name!r} does not exist{looked}: expected the path of text, parquet, an image folder "
             f"or a saved data set, here or below --data-dir or {DATA_VARIABLE}"
-        ) from None
-    except (OSError, ValueError) as error:
-        reason = getattr(error, "strerror", None) or str(error)
-        raise InvalidInputError(f"data.name: cannot read {config.name!r} ({reason}): name another path") from None
+        )
+    return found
 
 
 def survey(path: Path) -> Files:

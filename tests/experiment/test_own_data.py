@@ -1,0 +1,148 @@
+"""A user's own data through the whole story: train, grow, probe, compare, resume; and what goes wrong with it."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from pathlib import Path
+
+import pytest
+from conftest import TINY, Command
+from local_images import write_classes
+
+LINES = "".join(f"line {number} of m\u00fc text\n" for number in range(600))
+SMALL_IMAGES = ["--width", "16", "-o", "model.heads=2", "-o", "train.batch_size=4", "-o", "train.warmup_steps=2"]
+
+
+def corpus(folder: str = "my [red] c\u00f6rpus") -> Path:
+    path = Path(folder)
+    path.mkdir()
+    for number in range(3):
+        (path / f"part {number}.txt").write_bytes(b"\xef\xbb\xbf" + LINES.replace("\n", "\r\n").encode())
+    return path
+
+
+def test_text_at_a_path_is_trained_grown_probed_and_compared(ppdgrow: Command) -> None:
+    path = corpus()
+    ppdgrow("train --layers 2 --steps 6 --no-decay --out s --quiet --data", f"{path}/", *TINY)
+    ppdgrow("grow s --pair attention --out g --quiet")
+    assert ppdgrow("probe g --json").document["passed"] is True
+    ppdgrow("train g --steps 4 --out t --quiet")
+    ppdgrow("train --layers 4 --steps 10 --out b --quiet --data", str(path.absolute()), *TINY)
+    document = ppdgrow("compare b t --test --json").document
+    assert all(run["test"] is not None for run in document["runs"])
+    recipe = Path("s/recipe.yaml").read_text()
+    assert "my [red] c\u00f6rpus" in recipe
+    assert "corpus/" not in recipe
+
+
+def test_a_moved_path_is_found_below_the_data_directory(ppdgrow: Command) -> None:
+    ppdgrow("train --layers 2 --steps 4 --out s --quiet --data", str(corpus("words")), *TINY)
+    Path("elsewhere").mkdir()
+    shutil.move("words", "elsewhere/words")
+    failed = ppdgrow("grow s --out g", code=2)
+    assert failed.stderr.count("\n") == 1
+    assert "'words'" in failed.stderr
+    ppdgrow("grow s --out g --data-dir elsewhere --quiet")
+
+
+def test_changed_data_is_noticed(ppdgrow: Command) -> None:
+    path = corpus("words")
+    ppdgrow("train --layers 2 --steps 4 --out s --quiet --data words", *TINY)
+    assert "warning" not in ppdgrow("train s --steps 1 --out t").stderr
+    (path / "part 1.txt").write_text("and other\n" * 900)
+    assert "warning: the train" in ppdgrow("train s --steps 1 --out u").stderr
+
+
+def test_a_stopped_run_does_not_go_on_with_other_data(ppdgrow: Command) -> None:
+    path = corpus("words")
+    line = ["train --layers 2 --steps 12 --out s --quiet --data words", *TINY]
+    ppdgrow(*line)
+    newest = sorted(Path("s/checkpoints").iterdir())[-1]
+    shutil.rmtree(newest)
+    (path / "part 1.txt").write_text("other\n" * 900)
+    failed = ppdgrow(*line, code=4)
+    assert "split of words changed since step" in failed.stderr
+
+
+def test_images_in_folders(ppdgrow: Command) -> None:
+    write_classes(Path("pets"), ["cat", "d\u00f6g"])
+    line = "train --layers 2 --steps 6 --no-decay --data pets"
+    trained = ppdgrow(f"{line} --out s", *SMALL_IMAGES)
+    assert "pets: 32 train, 4 validation images of 8 x 8, 2 classes, flipped and cropped at random" in trained.stderr
+    assert "d\u00f6g" in Path("s/README.md").read_text()
+    ppdgrow("grow s --pair ffn --out g --quiet")
+    ppdgrow("train g --steps 4 --out t --quiet")
+    assert ppdgrow("compare s t --test --json").document["runs"][0]["test"]["class_accuracy"]
+    plain = ppdgrow(f"{line} --out p -o data.augment=false", *SMALL_IMAGES)
+    assert "flipped" not in plain.stderr
+    assert Path("p/metrics.jsonl").read_text() != Path("s/metrics.jsonl").read_text()
+
+
+def test_a_resumed_run_sees_the_same_augmented_images(ppdgrow: Command) -> None:
+    write_classes(Path("pets"))
+    line = [
+        "train --layers 2 --steps 12 --data pets --quiet -o train.save_every=5 -o train.accumulate=2",
+        *SMALL_IMAGES,
+    ]
+    ppdgrow(*line, "--out", "whole")
+    ppdgrow(*line, "--out", "cut")
+    shutil.rmtree(Path("cut/checkpoints/step-00000012"))
+    ppdgrow(*line, "--out", "cut")
+    for name in ("model.safetensors", "trainer_state.safetensors"):
+        files = [Path(run) / "checkpoints" / "step-00000012" / name for run in ("whole", "cut")]
+        assert files[0].read_bytes() == files[1].read_bytes()
+
+
+def test_broken_images_are_warned_of_once_each(ppdgrow: Command) -> None:
+    write_classes(Path("pets"))
+    for number in (3, 5):
+        file = Path(f"pets/cat/{number}.png")
+        file.write_bytes(file.read_bytes()[:50])
+    line = "train --layers 1 --steps 2 --data pets --out s"
+    failed = ppdgrow(line, *SMALL_IMAGES, code=4)
+    assert failed.stderr.count("\n") == 1
+    assert "data.skip_broken" in failed.stderr
+    assert not Path("s").exists()
+    warned = ppdgrow(line, "-o", "data.skip_broken=true", *SMALL_IMAGES)
+    assert warned.stderr.count("warning: skipped") == 2
+    assert "pets: 3" in warned.stderr
+
+
+def test_what_does_nothing_is_said_once(ppdgrow: Command) -> None:
+    corpus("words")
+    line = "train --layers 1 --steps 1 --data words --out s -o data.image_size=8 -o data.mask_fraction=0.2"
+    told = ppdgrow(line, *TINY).stderr
+    assert told.count("data.image_size does nothing with data words") == 1
+    assert told.count("data.mask_fraction does nothing with data words, task lm") == 1
+    assert "data.encoding" not in told
+    assert "data.image_size" not in ppdgrow("train s --steps 1 --out t").stderr
+
+
+def test_runs_recorded_before_augmentation_go_on_without(ppdgrow: Command) -> None:
+    write_classes(Path("pets"))
+    ppdgrow("train --layers 1 --steps 2 --no-decay --data pets --out s --quiet", *SMALL_IMAGES)
+    recipe = Path("s/recipe.yaml")
+    recipe.write_text("".join(line for line in recipe.read_text().splitlines(True) if "augment" not in line))
+    told = ppdgrow("train s --steps 1 --out t").stderr
+    assert "flipped" not in told
+    assert "augment: false" in Path("t/recipe.yaml").read_text()
+
+
+def test_masked_text_and_mlm_in_pieces(ppdgrow: Command) -> None:
+    corpus("words")
+    line = "train --layers 1 --steps 6 --data words -o model.task=mlm --json"
+    losses = [
+        ppdgrow(line, "--out", f"s{pieces}", "-o", f"train.accumulate={pieces}", *TINY).document["train_loss"]
+        for pieces in (1, 3)
+    ]
+    assert losses[0] == pytest.approx(losses[1], rel=1e-4)
+
+
+def test_json_stays_one_document_with_warnings_about(ppdgrow: Command) -> None:
+    write_classes(Path("pets"))
+    Path("pets/cat/1.png").write_bytes(b"no image")
+    line = "train --layers 1 --steps 1 --data pets --out s --json -o data.skip_broken=true"
+    done = ppdgrow(line, *SMALL_IMAGES)
+    assert json.loads(done.stdout)["step"] == 1
+    assert done.stderr == ""
