@@ -27,12 +27,13 @@ from ppdgrow.experiment.comparison.output import OutputFiles
 from ppdgrow.experiment.expansion import describe_expansion
 from ppdgrow.experiment.grow import GrowRequest
 from ppdgrow.experiment.grow import grow as run_grow
+from ppdgrow.experiment.preparation import TrainRequest
+from ppdgrow.experiment.preview import dry_run as preview
 from ppdgrow.experiment.probing.cancellation import DTYPES
 from ppdgrow.experiment.probing.probe import ProbeRequest
 from ppdgrow.experiment.probing.probe import probe as run_probe
 from ppdgrow.experiment.progressive.agenda import requests_of
 from ppdgrow.experiment.setting import load_parent
-from ppdgrow.experiment.train import TrainRequest
 from ppdgrow.experiment.train import train as run_train
 from ppdgrow.nn.model import Model, build_model
 from ppdgrow.surgery import GrowthRequest
@@ -53,6 +54,7 @@ def train(
     device: Device = "auto",
     resume: Resume = "auto",
     deterministic: bool = False,
+    dry_run: bool = False,
     quiet: bool = False,
 ) -> dict[str, Any]:
     """Train a model from scratch, or on from a checkpoint, as `ppdgrow train`.
@@ -61,8 +63,8 @@ def train(
     its switch for deterministic kernels are afterwards what they were before.
 
     In the main thread Ctrl-C and SIGTERM end the training at the next step by an `InterruptedRunError`, with the state
-    saved: the same call goes on from there. A second signal ends the whole process at once. In any other thread no
-    signal reaches the training, which goes on until it is done or the process ends.
+    saved: the same call goes on from there (before the first step, Ctrl-C is the usual `KeyboardInterrupt`). A second
+    signal ends the whole process at once. In any other thread no signal reaches the training.
 
     Args:
         checkpoint: to go on from; a tied pair is untied by the first step. None: a new model.
@@ -72,10 +74,12 @@ def train(
         device: `auto` is CUDA where there is a GPU, else the CPU.
         resume: `never` refuses a folder that holds this run already.
         deterministic: deterministic kernels on CUDA.
+        dry_run: return what the run would do, cost and hold; train, write and say nothing.
         quiet: no narration; warnings stay.
 
     Returns:
-        The document of `ppdgrow train --json`: `run`, `checkpoint`, `step`, `validation`, `growth`, ...
+        The document of `ppdgrow train --json`: `run`, `checkpoint`, `step`, `validation`, `growth`, ... Of a dry run it
+        is another one, that of `--dry-run --json`.
 
     Raises:
         ConfigError: a recipe key or value that the schema refuses, or a folder that holds something else.
@@ -101,6 +105,8 @@ def train(
         deterministic=deterministic,
     )
     with _torch_as_it_was():
+        if dry_run:
+            return preview(request, Narrator(json=True))  # which prints tables otherwise
         return run_train(request, Narrator(quiet=quiet))
 
 
@@ -361,12 +367,15 @@ def _one_of(name: str, value: Any, choice: Any) -> Any:
 @contextmanager
 def _torch_as_it_was() -> Iterator[None]:
     """Give torch's random state and its switch for deterministic kernels back to the caller."""
-    deterministic = torch.are_deterministic_algorithms_enabled()
-    warn_only = torch.is_deterministic_algorithms_warn_only_enabled()
+    before = _deterministic()
     started = torch.cuda.is_initialized()  # type: ignore[no-untyped-call]
-    gpus = range(torch.cuda.device_count()) if started else ()
-    with torch.random.fork_rng(devices=gpus):
+    with torch.random.fork_rng(devices=range(torch.cuda.device_count()) if started else ()):
         try:
             yield
         finally:
-            torch.use_deterministic_algorithms(deterministic, warn_only=warn_only)
+            if _deterministic() != before:  # setting it imports much of torch, which an interrupt may have cut short
+                torch.use_deterministic_algorithms(before[0], warn_only=before[1])
+
+
+def _deterministic() -> tuple[bool, bool]:
+    return torch.are_deterministic_algorithms_enabled(), torch.is_deterministic_algorithms_warn_only_enabled()

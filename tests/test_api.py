@@ -139,6 +139,14 @@ def test_documents_are_those_of_the_commands(folder: Path, capfd: pytest.Capture
     assert capfd.readouterr().out == "", "functions print nothing on stdout"
 
 
+def test_a_dry_run_writes_nothing(folder: Path, capfd: pytest.CaptureFixture[str]) -> None:
+    document = ppdgrow.train(recipe=NESTED, out="run", dry_run=True)
+    assert capfd.readouterr().out == ""
+    assert document["run"] == "run"
+    assert "checkpoint" not in document
+    assert list(folder.iterdir()) == []
+
+
 def test_a_rejection_raises_nothing(small: str) -> None:
     ppdgrow.train("grown", values={"train.steps": 2}, out="trial", quiet=True)
     assert ppdgrow.compare(small, "trial", accept=True, epsilon=-100.0, quiet=True)["verdict"] == "reject"

@@ -62,7 +62,6 @@ def test_every_command_runs_in_order(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.chdir(tmp_path)
-    monkeypatch.setenv("PPDGROW_CACHE", str(tmp_path / "cache"))
     monkeypatch.setenv("PPDGROW_DATA", str(write_wikitext(tmp_path / "data")))
     ran = []
     for words in commands(README):

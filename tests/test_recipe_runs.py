@@ -44,7 +44,6 @@ def tiny(path: Path) -> dict[str, Any]:
 def _tiny_data(request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """A stand-in for WikiText-2, and a few of the real images of CIFAR-10, for the recipes that name them."""
     monkeypatch.chdir(tmp_path)
-    monkeypatch.setenv("PPDGROW_CACHE", str(tmp_path / "cache"))
     if read_yaml(request.getfixturevalue("path"))["data.name"] == "cifar10":
         monkeypatch.setattr(cifar10, "_rows", FEW_IMAGES.__getitem__)
         monkeypatch.setenv("PPDGROW_DATA", str(request.getfixturevalue("real_data")))
