@@ -29,6 +29,8 @@ from ppdgrow.console import write_stdout
 DTYPE_NAMES = ("fp64", "fp32", "bf16", "bf16_autocast", "fp16")
 POSITIONS = ("end", "start", "middle", "interleave")
 
+# Keys of type str of which the schema names no words.
+_OPEN_WORDS = {"data.name": DATA_NAMES, "data.tokenizer": ("byte", "word", "bpe:4096", "null")}
 _VARIABLE = "_PPDGROW_COMPLETE"
 _MOST_ENTRIES = 2000
 _CONTROL = re.compile(r"[\x00-\x1f\x7f-\x9f]")
@@ -135,8 +137,8 @@ def complete_setting(incomplete: str) -> list[str]:
 
 
 def _words(key: str, default: Any) -> list[str]:
-    if key == "data.name":
-        return list(DATA_NAMES)
+    if key in _OPEN_WORDS:
+        return list(_OPEN_WORDS[key])
     section, _, name = key.partition(".")
     if not name:
         return []

@@ -7,7 +7,7 @@ from typing import Annotated, Any, Literal
 
 import typer
 
-from ppdgrow.cli import options
+from ppdgrow.cli import completion, options
 from ppdgrow.config.load import Layer, parse_override, read_yaml
 from ppdgrow.console import Narrator
 from ppdgrow.errors import ConfigError
@@ -24,20 +24,31 @@ RECIPE, MODEL, TRAINING = "Recipe", "Model", "Training"
 def run(
     checkpoint: Annotated[
         Path | None,
-        typer.Argument(metavar="CKPT", help="Go on from this run folder or checkpoint; leave out for a new model."),
+        typer.Argument(
+            metavar="CKPT",
+            autocompletion=completion.complete_run,
+            help="Go on from this run folder or checkpoint; leave out for a new model.",
+        ),
     ] = None,
     recipe: Annotated[
         Path | None, typer.Option("--recipe", metavar="FILE", help="Recipe in YAML.", rich_help_panel=RECIPE)
     ] = None,
     override: Annotated[
         list[str] | None,
-        typer.Option("-o", metavar="KEY=VALUE", help="Set any recipe key; may be repeated.", rich_help_panel=RECIPE),
+        typer.Option(
+            "-o",
+            metavar="KEY=VALUE",
+            autocompletion=completion.complete_setting,
+            help="Set any recipe key; may be repeated.",
+            rich_help_panel=RECIPE,
+        ),
     ] = None,
     model: Annotated[
         str | None,
         typer.Option(
             "--model",
             metavar="FAMILY",
+            autocompletion=completion.complete_model,
             help="Model family: transformer, mlp (whole images) or sequence (a causal mixer that is not attention).",
             rich_help_panel=MODEL,
         ),
@@ -45,7 +56,12 @@ def run(
     layers: Annotated[int | None, typer.Option(help="Layers of a new model.", rich_help_panel=MODEL)] = None,
     width: Annotated[int | None, typer.Option(help="Channels of the stream.", rich_help_panel=MODEL)] = None,
     data: Annotated[
-        str | None, typer.Option(help="Data set: stdlib, wikitext2 or cifar10.", rich_help_panel=options.DATA)
+        str | None,
+        typer.Option(
+            autocompletion=completion.complete_data,
+            help="Data set: stdlib, wikitext2 or cifar10.",
+            rich_help_panel=options.DATA,
+        ),
     ] = None,
     data_dir: options.DataDirOption = None,
     steps: Annotated[int | None, typer.Option(help="Further optimizer steps.", rich_help_panel=TRAINING)] = None,
@@ -68,7 +84,12 @@ def run(
     ] = None,
     only: Annotated[
         str | None,
-        typer.Option(metavar="all|pairs", help="Train all, or the newest blocks only.", rich_help_panel=TRAINING),
+        typer.Option(
+            metavar="all|pairs",
+            autocompletion=completion.complete_only,
+            help="Train all, or the newest blocks only.",
+            rich_help_panel=TRAINING,
+        ),
     ] = None,
     device: options.DeviceOption = "auto",
     precision: options.PrecisionOption = None,

@@ -74,7 +74,7 @@ def demo() -> typer.Typer:
 
 
 @pytest.mark.usefixtures("runs")
-@pytest.mark.parametrize("command", ["probe", "grow", "compare"])
+@pytest.mark.parametrize("command", ["train", "probe", "grow", "compare"])
 def test_runs_are_found_below_the_typed_place(ask: Ask, command: str) -> None:
     arms = ["runs"] if command == "compare" else []
     everything = ["alone", *arms, *sorted(f"runs/{name}" for name in NAMES)]
@@ -159,6 +159,11 @@ def test_a_folder_that_cannot_be_read_gives_nothing(runs: Path, ask: Ask, monkey
         (["probe", "--precision", "b"], ["bf16"]),
         (["probe", "--dtype", "fp32,bf16_"], ["fp32,bf16_autocast"]),
         (["probe", "--dev"], ["--device"]),
+        (["train", "--model", "s"], ["sequence"]),
+        (["train", "--only", ""], ["all", "pairs"]),
+        (["train", "--resume", "n"], ["never"]),
+        (["train", "--data", "w"], ["wikitext2"]),
+        (["train", "-o", "train.sched"], ["train.schedule=", "train.schedule=wsd", "train.schedule=cosine"]),
         (["probe", "--dtype", "x"], []),
     ],
 )
@@ -201,6 +206,8 @@ def test_bash_gets_what_follows_its_own_cut(ask: Ask) -> None:
     assert ask("bash", "demo", "-o", "train.only", "=", "p", app=app) == ["pairs"]
     assert ask("bash", "demo", "-o", "train.lr", "=", "1", "-o", "train.only", "=", "p", app=app) == ["pairs"]
     assert ask("bash", "demo", "--data", "=", "wik", app=app) == ["wikitext2"]
+    assert ask("bash", "demo", "-o", "data.tokenizer", "=", "bpe", ":", "4", app=app) == ["4096"]
+    assert ask("bash", "demo", "-o", "data.tokenizer", "=", "bpe", ":", app=app) == ["4096"]
     assert ask("bash", "demo", "-o", "train.onl", app=app) == ["train.only=", "train.only=all", "train.only=pairs"]
     assert ask("bash", "demo", "-o", "train.lr", "=", "1", "--only", "", app=app) == ["all", "pairs"]
 
