@@ -255,7 +255,7 @@ def _figures(preview: Preview) -> Iterator[list[str]]:
         "optimizer state": "optimizer_bytes",
         f"activations of {examples} example{'' if examples == 1 else 's'}": "activations_bytes",
         "data": "data_bytes",
-        f"memory on {preview.device.type}": "total_bytes",
+        f"memory on {preview.device.type}, at least": "total_bytes",
     }.items():
         yield [name, *(format_bytes(model.memory.document()[key]) for model in models)]
     yield ["checkpoint", *(format_bytes(size) for size in preview.checkpoints[: len(models)])]
