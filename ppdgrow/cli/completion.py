@@ -15,6 +15,7 @@ import shlex
 import sys
 from collections.abc import Callable, Iterable
 from contextlib import redirect_stderr, redirect_stdout
+from itertools import islice
 from pathlib import Path
 from types import UnionType
 from typing import Annotated, Any, Literal, Union, get_args, get_origin
@@ -192,9 +193,9 @@ def _is_run(folder: Path) -> bool:
 def _entries(folder: Path, beginning: str) -> list[Path]:
     hidden = beginning.startswith(".")
     with os.scandir(folder) as scan:
-        names = [entry.name for entry, _ in zip(scan, range(_MOST_ENTRIES), strict=False)]
-    fitting = (name for name in names if name.startswith(beginning) and (hidden or not name.startswith(".")))
-    return [folder / name for name in sorted(fitting)]
+        names = (entry.name for entry in scan)
+        fitting = (name for name in names if name.startswith(beginning) and (hidden or not name.startswith(".")))
+        return [folder / name for name in sorted(islice(fitting, _MOST_ENTRIES))]
 
 
 def _readable(folder: Path) -> list[Path]:

@@ -88,6 +88,13 @@ def test_runs_are_found_below_the_typed_place(ask: Ask, command: str) -> None:
     assert ask("fish", command, "runs/shallow/checkpoints/s") == ["runs/shallow/checkpoints/step-00000010"]
 
 
+@pytest.mark.usefixtures("runs")
+def test_a_run_is_found_among_many(ask: Ask, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(completion, "_MOST_ENTRIES", 2)
+    assert [ask("fish", "probe", f"runs/{name}") for name in ("shallow", "x*y")] == [["runs/shallow"], ["runs/x*y"]]
+    assert len(ask("fish", "probe", "runs/")) <= 2
+
+
 def test_a_home_folder_stays_short(runs: Path, ask: Ask, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("HOME", str(runs))
     assert ask("bash", "probe", "~/runs/sh") == ["~/runs/shallow"]
