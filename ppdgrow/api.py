@@ -15,28 +15,24 @@ from typing import Any, Literal, get_args
 import torch
 
 from ppdgrow.config.growth import Method, Moments, Rule, Source
-from ppdgrow.config.load import Layer, read_yaml, resolve
-from ppdgrow.config.schema import flatten
+from ppdgrow.config.load import Layer, flat_keys, read_yaml
 from ppdgrow.console import Narrator
 from ppdgrow.engine.device import resolve_device
 from ppdgrow.errors import ConfigError
-from ppdgrow.experiment.comparison.compare import Comparison, compare_runs
-from ppdgrow.experiment.comparison.decide import DecisionRequest, decide, evaluation_flags, refuse_without
-from ppdgrow.experiment.comparison.evaluation import EvaluationOptions, with_test
+from ppdgrow.experiment.comparison.command import CompareRequest
+from ppdgrow.experiment.comparison.command import compare as run_compare
+from ppdgrow.experiment.comparison.evaluation import EvaluationOptions
 from ppdgrow.experiment.comparison.output import OutputFiles
-from ppdgrow.experiment.expansion import describe_expansion
-from ppdgrow.experiment.grow import GrowRequest
+from ppdgrow.experiment.grow import GrowRequest, growth_asked
 from ppdgrow.experiment.grow import grow as run_grow
 from ppdgrow.experiment.preparation import TrainRequest
-from ppdgrow.experiment.preview import dry_run as preview
+from ppdgrow.experiment.preview import make_preview, preview_document
 from ppdgrow.experiment.probing.cancellation import DTYPES
 from ppdgrow.experiment.probing.probe import ProbeRequest
 from ppdgrow.experiment.probing.probe import probe as run_probe
-from ppdgrow.experiment.progressive.agenda import requests_of
 from ppdgrow.experiment.setting import load_parent
 from ppdgrow.experiment.train import train as run_train
 from ppdgrow.nn.model import Model, build_model
-from ppdgrow.surgery import GrowthRequest
 from ppdgrow.surgery import untie as untie_pairs
 
 AnyPath = str | os.PathLike[str]
@@ -74,7 +70,7 @@ def train(
         device: `auto` is CUDA where there is a GPU, else the CPU.
         resume: `never` refuses a folder that holds this run already.
         deterministic: deterministic kernels on CUDA.
-        dry_run: return what the run would do, cost and hold; train, write and say nothing.
+        dry_run: return what the run would do, cost and hold; train and write nothing.
         quiet: no narration; warnings stay.
 
     Returns:
@@ -90,7 +86,7 @@ def train(
     """
     layers = []
     if isinstance(recipe, Mapping):
-        layers.append(Layer("recipe", flatten(dict(recipe))))
+        layers.append(Layer("recipe", flat_keys(recipe, "recipe")))
     elif recipe is not None:
         path = _path("recipe", recipe)
         layers.append(Layer(f"recipe {path}", read_yaml(path)))
@@ -106,7 +102,7 @@ def train(
     )
     with _torch_as_it_was():
         if dry_run:
-            return preview(request, Narrator(json=True))  # which prints tables otherwise
+            return preview_document(make_preview(request, Narrator(quiet=quiet)))
         return run_train(request, Narrator(quiet=quiet))
 
 
@@ -154,16 +150,11 @@ def grow(
         CheckFailedError: a pair changes the function; nothing is written.
         ConfigError, InvalidInputError, StorageError: as for `train`.
     """
-    default = GrowthRequest()
-    added = (pair, pairs, source) != (None, None, None)
-    others = (position, scale, method, moments)
-    if remove is not None and (added or others != (default.position, default.scale, default.method, default.moments)):
-        raise ConfigError("remove takes a pair out, the other arguments of growth add some: give one or the other")
     asked: dict[str, Any] = {"pair": pair, "pairs": pairs, "position": position, "source": source}
     asked |= {"scale": scale, "method": method, "moments": moments}
     request = GrowRequest(
         checkpoint=_path("checkpoint", checkpoint),
-        growth=_growth(asked),
+        growth=growth_asked(asked, remove=remove, source="the arguments"),
         remove=remove,
         evaluate=evaluate,
         out=_optional_path("out", out),
@@ -171,10 +162,7 @@ def grow(
         precision=_precision(precision),
         data_dir=_optional_path("data_dir", data_dir),
     )
-    narrator = Narrator(quiet=quiet)
-    result = run_grow(request, narrator)
-    narrator.say(describe_expansion(result.event))
-    return result.document()
+    return run_grow(request, Narrator(quiet=quiet)).document()
 
 
 def probe(
@@ -257,38 +245,29 @@ def compare(
         ConfigError: runs that are not comparable, or arguments that would do nothing.
         InvalidInputError, DivergedError, StorageError: as for `train`.
     """
-    narrator = Narrator(quiet=quiet)
-    paths = [_path("baseline", baseline), *(_path("others", other) for other in others)]
-    where = EvaluationOptions(
-        None if device is None else _one_of("device", device, Device),
-        _precision(precision),
-        _optional_path("data_dir", data_dir),
-    )
     pages = [report] if isinstance(report, str | os.PathLike) else report
-    files = OutputFiles(_optional_path("plot", plot), tuple(_path("report", page) for page in pages))
-    judge = None if rule is None else _one_of("rule", rule, Rule)
-    if accept:
-        files.refuse_with("--accept", test=test)
-        held_against = _optional_path("twin", twin)
-        comparison = decide(DecisionRequest(paths, epsilon, held_against, judge, margin, where), narrator)
-    else:
-        refuse_without("--accept", {"--epsilon": epsilon, "--twin": twin, "--margin": margin, "--rule": rule})
-        comparison = _compare(paths, files, where, narrator, test=test)
+    request = CompareRequest(
+        paths=[_path("baseline", baseline), *(_path("others", other) for other in others)],
+        accept=accept,
+        epsilon=epsilon,
+        twin=_optional_path("twin", twin),
+        margin=margin,
+        rule=None if rule is None else _one_of("rule", rule, Rule),
+        test=test,
+        files=OutputFiles(_optional_path("plot", plot), tuple(_path("report", page) for page in pages)),
+        evaluation=EvaluationOptions(
+            None if device is None else _one_of("device", device, Device),
+            _precision(precision),
+            _optional_path("data_dir", data_dir),
+        ),
+    )
+    narrator = Narrator(quiet=quiet)
+    comparison = run_compare(request, narrator)
     for warning in comparison.warnings:
         narrator.warn(warning)
-    for file in files.write(comparison):
+    for file in request.files.write(comparison):
         narrator.say(f"written: {file}")
     return comparison.document()
-
-
-def _compare(
-    paths: Sequence[Path], files: OutputFiles, where: EvaluationOptions, narrator: Narrator, *, test: bool
-) -> Comparison:
-    if not test:
-        refuse_without("--test", evaluation_flags(where))
-    files.check()
-    comparison = compare_runs(paths)
-    return with_test(comparison, where, narrator) if test else comparison
 
 
 def load(path: AnyPath, *, device: Device = "cpu", untie: bool = True) -> Model:
@@ -316,21 +295,6 @@ def load(path: AnyPath, *, device: Device = "cpu", untie: bool = True) -> Model:
     if untie:
         architecture, tensors, _ = untie_pairs(architecture, tensors, {})
     return build_model(architecture, tensors, where).eval()
-
-
-def _growth(asked: Mapping[str, Any]) -> GrowthRequest:
-    """What a `growth:` entry of a recipe with these keys would try, by the same strict schema; None: left out.
-
-    Raises:
-        ConfigError: a key has a bad value.
-    """
-    entry = {"at": 1} | {name: value for name, value in asked.items() if value is not None}
-    try:
-        recipe = resolve([Layer("the arguments", {"growth": [entry]})]).recipe
-    except ConfigError as error:
-        raise ConfigError(str(error).replace("growth[0].", "")) from None
-    (request,) = requests_of(recipe.growth[0])
-    return request
 
 
 def _path(name: str, value: AnyPath) -> Path:

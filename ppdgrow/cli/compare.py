@@ -12,7 +12,6 @@ from ppdgrow.console import Narrator
 
 if TYPE_CHECKING:
     from ppdgrow.experiment.comparison.compare import Comparison
-    from ppdgrow.experiment.comparison.output import OutputFiles
 
 NAME = "compare"
 EXAMPLE = """
@@ -126,36 +125,30 @@ def run(
     come from the run folders alone; only --twin and --test evaluate models (--data-dir, --device and --precision
     belong to them). One seed of each arm is a hint, not evidence: run at least three.
     """
-    from ppdgrow.experiment.comparison.compare import compare_runs
-    from ppdgrow.experiment.comparison.decide import DecisionRequest, decide, evaluation_flags, refuse_without
-    from ppdgrow.experiment.comparison.evaluation import EvaluationOptions, with_test
+    from ppdgrow.experiment.comparison.command import CompareRequest, compare
+    from ppdgrow.experiment.comparison.evaluation import EvaluationOptions
     from ppdgrow.experiment.comparison.output import OutputFiles
 
     narrator = Narrator(quiet=quiet, json=json)
-    evaluation = EvaluationOptions(device, precision, data_dir)
-    files = OutputFiles(plot, tuple(report or ()))
-    if accept:
-        files.refuse_with("--accept", test=test)
-        comparison = decide(DecisionRequest(runs, epsilon, twin, rule, margin, evaluation), narrator)
-    else:
-        refuse_without("--accept", {"--epsilon": epsilon, "--twin": twin, "--margin": margin, "--rule": rule})
-        if not test:
-            refuse_without("--test", evaluation_flags(evaluation))
-        files.check()
-        comparison = compare_runs(runs)
-        if test:
-            comparison = with_test(comparison, evaluation, narrator)
+    request = CompareRequest(
+        paths=runs,
+        accept=accept,
+        epsilon=epsilon,
+        twin=twin,
+        margin=margin,
+        rule=rule,
+        test=test,
+        files=OutputFiles(plot, tuple(report or ())),
+        evaluation=EvaluationOptions(device, precision, data_dir),
+    )
+    comparison = compare(request, narrator)
     if json:
         narrator.document(comparison.document())
     _tell(comparison, narrator)
-    _write(files, comparison, narrator)
+    for path in request.files.write(comparison):
+        narrator.say(f"written: {path}")
     if accept and comparison.verdict == "reject":
         raise typer.Exit(3)
-
-
-def _write(files: OutputFiles, comparison: Comparison, narrator: Narrator) -> None:
-    for path in files.write(comparison):
-        narrator.say(f"written: {path}")
 
 
 def _tell(comparison: Comparison, narrator: Narrator) -> None:

@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Annotated, Literal
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import typer
 
 from ppdgrow.cli import completion, options
 from ppdgrow.console import Narrator, format_count, format_flops
-from ppdgrow.errors import ConfigError
 
 if TYPE_CHECKING:
     from ppdgrow.experiment.grow import GrowResult
@@ -105,23 +104,11 @@ def run(
     Exits with 7, with nothing written, if a pair changes the function. The input is never written to; the last
     line of the output is the new run folder.
     """
-    from ppdgrow.experiment.grow import GrowRequest, grow
-    from ppdgrow.surgery.plan import GrowthRequest
-    from ppdgrow.surgery.positions import count_places
+    from ppdgrow.experiment.grow import GrowRequest, grow, growth_asked
 
-    kinds = tuple(part.strip() for part in pair.split(",")) if pair is not None else GrowthRequest.kinds
-    given = (pair, pairs, source, position != "interleave", scale != 1.0, method != "pair", moments != "copy_v")
-    if remove is not None and any(value not in (None, False) for value in given):
-        raise ConfigError("--remove takes a pair out, the other options of growth add some: give one or the other")
-    growth = GrowthRequest(
-        kinds=kinds,
-        pairs=pairs if pairs is not None else (count_places(position) or len(kinds)),
-        position=position,
-        source=source,
-        scale=scale,
-        method=method,
-        moments=moments,
-    )
+    asked: dict[str, Any] = {"pair": pair, "pairs": pairs, "position": position, "source": source}
+    asked |= {"scale": scale, "method": method, "moments": moments}
+    growth = growth_asked(asked, remove=remove, source="the command line")
     narrator = Narrator(quiet=quiet, json=json)
     request = GrowRequest(
         checkpoint=checkpoint,
@@ -140,11 +127,8 @@ def run(
 
 
 def _tell(result: GrowResult, narrator: Narrator) -> None:
-    """The growth in words, and before and after side by side."""
-    from ppdgrow.experiment.expansion import describe_expansion
-
+    """Before and after side by side."""
     event = result.event
-    narrator.say(describe_expansion(event))
     more = event["parameters_untied"] != event["parameters_after"]
     untied = f"{format_count(event['parameters_untied'])} once untied" if more else ""
     verdict = "identical to the last bit" if event["bit_exact"] else "the outputs differ"

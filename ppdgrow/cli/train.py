@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Annotated, Any, Literal
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import typer
 
@@ -11,6 +11,9 @@ from ppdgrow.cli import completion, options
 from ppdgrow.config.load import Layer, parse_override, read_yaml
 from ppdgrow.console import Narrator
 from ppdgrow.errors import ConfigError
+
+if TYPE_CHECKING:
+    from ppdgrow.experiment.preview import Preview
 
 NAME = "train"
 EXAMPLE = """
@@ -59,7 +62,7 @@ def run(
         str | None,
         typer.Option(
             autocompletion=completion.complete_data,
-            help="Data set: stdlib, wikitext2 or cifar10.",
+            help="Data set: stdlib, wikitext2, cifar10, digits, or a path: text, parquet, image folders, a saved set.",
             rich_help_panel=options.DATA,
         ),
     ] = None,
@@ -151,10 +154,22 @@ def run(
         deterministic=deterministic,
     )
     if dry_run:
-        from ppdgrow.experiment.preview import dry_run as preview
+        from ppdgrow.experiment.preview import make_preview, preview_document
 
-        document = preview(request, narrator)
+        preview = make_preview(request, narrator)
+        document = preview_document(preview)
+        _tell(preview, narrator)
     else:
         document = train(request, narrator)
     narrator.document(document)
     narrator.data(document["run"])
+
+
+def _tell(preview: Preview, narrator: Narrator) -> None:
+    """What a dry run found: facts, then figures before and after growth."""
+    from ppdgrow.experiment.preview import facts, figures
+
+    narrator.table(list(facts(preview)), align="ll")
+    narrator.data("")
+    header = ["", "at the start", *(["after growth"] if preview.planned else [])]
+    narrator.table(list(figures(preview)), header=header)

@@ -64,11 +64,20 @@ def read_yaml(path: Path | str) -> dict[str, Any]:
         raise ConfigError(
             f"{where}: found {shorten(document)}, expected sections such as 'train:' with keys below them"
         )
+    return flat_keys(document, where)
+
+
+def flat_keys(document: Mapping[str, Any], where: str) -> dict[str, Any]:
+    """A recipe's sections, or dotted keys among them, as flat dotted keys.
+
+    Raises:
+        ConfigError: a key is given in both ways; the message calls the recipe `where`.
+    """
     flat: dict[str, Any] = {}
     for section, content in document.items():
         if section in Recipe.model_fields and content is None:
             continue
-        nested = isinstance(content, dict) and section != "growth"
+        nested = isinstance(content, Mapping) and section != "growth"
         for key, value in (
             {f"{section}.{name}": item for name, item in content.items()} if nested else {section: content}
         ).items():
@@ -142,7 +151,7 @@ def _overlay(values: Mapping[str, Any], sources: Mapping[str, str], layers: Sequ
     for layer in layers:
         for key, value in layer.values.items():
             if key not in merged:
-                raise ConfigError(unknown_key(key, layer.source))
+                raise ConfigError(unknown_key(str(key), layer.source))
             merged[key], origin[key] = value, layer.source
     try:
         return Resolved(Recipe.model_validate(nest(merged)), origin)

@@ -47,12 +47,12 @@ class _RecipeLoader(yaml.SafeLoader):
     def compose_node(self, parent: Any, index: Any) -> Any:
         event: Any = self.peek_event()  # type: ignore[no-untyped-call]
         if isinstance(event, yaml.AliasEvent) or event.anchor is not None:
-            raise ConstructorError(None, None, "anchors (&) and aliases (*) are not allowed", event.start_mark)
+            raise ConstructorError(None, None, "anchors (&) and aliases (*) are not allowed: write each value out, or quote it", event.start_mark)
         if getattr(event, "tag", None) is not None:
-            raise ConstructorError(None, None, "tags (!) are not allowed", event.start_mark)
+            raise ConstructorError(None, None, "tags (!) are not allowed: write a plain value, or quote it", event.start_mark)
         self.depth += 1
         if self.depth > _DEEPEST:
-            raise ConstructorError(None, None, "nested too deeply", event.start_mark)
+            raise ConstructorError(None, None, "nested too deeply, expected sections of plain values", event.start_mark)
         node = super().compose_node(parent, index)
         self.depth -= 1
         return node
@@ -69,7 +69,7 @@ class _RecipeLoader(yaml.SafeLoader):
                 raise ConstructorError(
                     None,
                     None,
-                    f"duplicate key {key!r}, first given on line {lines[key]}",
+                    f"duplicate key {key!r}, first given on line {lines[key]}: leave one out",
                     key_node.start_mark,
                 )
             mapping[key] = self.construct_object(value_node, deep=True)

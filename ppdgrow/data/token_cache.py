@@ -73,7 +73,7 @@ def cached_tokens(tokenizer: Tokenizer, raw: bytes, digest: str, name: str) -> T
 
 
 def _entry(kind: str, *content: str) -> Path:
-    """The file of an entry, its checksum before its content; the version of the library that makes it belongs to its content."""
+    """The file of an entry: a checksum, then the content, of which the version of the library is a part."""
     key = hashlib.sha256("\n".join([FORMAT, version("tokenizers"), kind, *content]).encode()).hexdigest()
     return cache_folder() / f"{kind}-{key[:32]}.cache"
 

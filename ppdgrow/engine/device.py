@@ -36,7 +36,8 @@ def set_deterministic(deterministic: bool) -> None:
     """Ask torch for deterministic kernels (CUDA gradients are not bit-stable without)."""
     if deterministic:
         os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")  # cuBLAS reads it when it starts
-    torch.use_deterministic_algorithms(deterministic)
+    if deterministic != torch.are_deterministic_algorithms_enabled():  # the switch imports much of torch: seconds
+        torch.use_deterministic_algorithms(deterministic)
 
 
 def autocast(device: torch.device, precision: Precision) -> AbstractContextManager[object]:

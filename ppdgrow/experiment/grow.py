@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -10,6 +11,8 @@ import torch
 
 from ppdgrow.checkpoint import RunFolder, read_jsonl
 from ppdgrow.config.architecture import Architecture, TokenInput, VectorInput
+from ppdgrow.config.growth import GrowthConfig
+from ppdgrow.config.load import Layer, resolve
 from ppdgrow.console import Narrator
 from ppdgrow.engine.device import autocast, resolve_device
 from ppdgrow.errors import ConfigError
@@ -19,6 +22,7 @@ from ppdgrow.experiment.expansion import (
     Expansion,
     Measured,
     check_preserved,
+    describe_expansion,
     expand,
     measure,
     take_out,
@@ -26,6 +30,7 @@ from ppdgrow.experiment.expansion import (
 )
 from ppdgrow.experiment.lineage import Event
 from ppdgrow.experiment.output import check_place, holds_something
+from ppdgrow.experiment.progressive.agenda import requests_of
 from ppdgrow.experiment.recipe import digest_of, sibling
 from ppdgrow.experiment.setting import Parent, checkpoint_setting, chosen_precision, load_parent, warn_of_changes
 from ppdgrow.nn.model import build_model
@@ -45,6 +50,30 @@ class GrowRequest:
     device: str = "auto"
     precision: str | None = None
     data_dir: Path | None = None
+
+
+def growth_asked(values: Mapping[str, Any], *, remove: str | None, source: str) -> GrowthRequest:
+    """What to add, from the keys of a `growth:` entry and by its schema; None stands for a key's default.
+
+    Args:
+        values: `pair`, `pairs`, `position`, `source`, `scale`, `method`, `moments`.
+        remove: the pair that is to be taken out instead, if one is.
+        source: of the values, for messages.
+
+    Raises:
+        ConfigError: a bad value, or anything to add beside one to remove.
+    """
+    given = {name: value for name, value in values.items() if value is not None}
+    defaults = GrowthConfig(at=1)
+    added = [name for name, value in given.items() if name == "pair" or value != getattr(defaults, name)]
+    if remove is not None and added:
+        raise ConfigError("--remove takes a pair out, the other options of growth add some: give one or the other")
+    try:
+        recipe = resolve([Layer(source, {"growth": [{"at": 1, **given}]})]).recipe
+    except ConfigError as error:
+        raise ConfigError(str(error).replace("growth[0].", "")) from None
+    (request,) = requests_of(recipe.growth[0])
+    return request
 
 
 @dataclass(frozen=True)
@@ -88,10 +117,12 @@ def grow(request: GrowRequest, narrator: Narrator) -> GrowResult:
     repeated = _repeated(run, parent, event)
     if repeated is not None:
         narrator.say(f"already done: {run.path} holds this result")
+        narrator.say(describe_expansion(repeated))
         return GrowResult(run, repeated)
     measured = _measure(parent, expansion, request, narrator)
     event |= measured.document()
     write_expansion(parent, expansion, run, event, measured)
+    narrator.say(describe_expansion(event))
     return GrowResult(run, event)
 
 

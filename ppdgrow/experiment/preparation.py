@@ -133,27 +133,26 @@ def prepare(job: Job, device: torch.device, narrator: Narrator, *, fake: FakeTen
     dataset = open_dataset(recipe.data, task_of(recipe), None if parent is None else parent.checkpoint.tokenizer)
     if parent is not None:
         check_input(dataset, parent)
-    for note in unused_keys(job.resolved, dataset):
-        narrator.say(note)
     start = _start(job, dataset, fake)
     agenda = Agenda(recipe.growth, job.first, job.last, recipe.train.eval_every)
     check_agenda(agenda, start.architecture)
     schedule, notes = make_schedule(recipe.train, first=job.first, last=job.last, initial=start.lr_factor)
-    for note in notes:
-        narrator.say(note)
+    notes = [*unused_keys(job.resolved, dataset), *notes]
     model, _ = build(start, recipe, device, fake)  # each leg makes an optimizer of its own, with a state of its own
     data_device = device if fake is None else CPU
     dataset.batches("train", batch_size=recipe.train.batch_size, seed=recipe.train.seed, device=data_device)
     job = _resolve_precision(job, model, dataset, device, fake)
     setting = Setting(data_device, job.precision, dataset, job.recipe)
-    _introduce(job, start, setting, device, narrator)
+    evaluation = setting.evaluation()
+    check_examples(agenda, sum(len(batch.targets) for batch in evaluation))
+    # Said when nothing stands in the way any more: what is refused is refused in one line.
+    for note in (*notes, *_introduction(job, start, setting, device)):
+        narrator.say(note)
     if parent is not None:
         warn_of_changes(dataset, parent, narrator)
     else:
         for warning in dataset.warnings:
             narrator.warn(warning)
-    evaluation = setting.evaluation()
-    check_examples(agenda, sum(len(batch.targets) for batch in evaluation))
     return Prepared(job, start, model, agenda, schedule, setting, evaluation)
 
 
@@ -206,9 +205,10 @@ def _resolve_precision(
     return replace(job, resolved=job.resolved.replace({"train.precision": precision}, why))
 
 
-def _introduce(job: Job, start: Start, setting: Setting, device: torch.device, narrator: Narrator) -> None:
+def _introduction(job: Job, start: Start, setting: Setting, device: torch.device) -> tuple[str, str]:
+    """The model in one line, and data, device and precision in another."""
     architecture = start.architecture
-    narrator.say(
+    model = (
         f"{architecture.family} ({architecture.stream}), {architecture.num_layers} layers, width "
         f"{architecture.width}, {format_count(count_parameters(architecture))} parameters, "
         f"{format_flops(flops_per_token(architecture))} per token"
@@ -217,4 +217,5 @@ def _introduce(job: Job, start: Start, setting: Setting, device: torch.device, n
     reason = f" ({why})" if why.startswith(("auto", "measured")) else ""
     unmeasured = job.recipe.train.precision == "auto"
     precision = "precision measured at the start of the run" if unmeasured else f"{setting.precision}{reason}"
-    narrator.say(f"{setting.dataset.describe()}; device {device.type}, {precision}, {torch.get_num_threads()} threads")
+    data = setting.dataset.describe()
+    return model, f"{data}; device {device.type}, {precision}, {torch.get_num_threads()} threads"

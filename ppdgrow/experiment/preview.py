@@ -22,11 +22,11 @@ from ppdgrow.config.state import Ledger, TrainerState, Validation
 from ppdgrow.config.yaml12 import format_value
 from ppdgrow.console import Narrator, format_count, format_flops
 from ppdgrow.engine.device import describe_environment, resolve_device, rng_state, set_deterministic
-from ppdgrow.errors import InvalidInputError, StorageError
+from ppdgrow.errors import StorageError
 from ppdgrow.experiment.footprint import Footprint, footprint, held_tensors, piece_size, storage_bytes
 from ppdgrow.experiment.outlook import Stage, phases, run_flops, schedule_line, stages, trial_flops
 from ppdgrow.experiment.preparation import Job, Prepared, TrainRequest, measures_precision, prepare, settle
-from ppdgrow.experiment.setting import changed_splits
+from ppdgrow.experiment.setting import refuse_changed_data
 from ppdgrow.experiment.start import Start
 from ppdgrow.nn.model import tensor_shapes
 
@@ -74,25 +74,11 @@ class Preview:
         return trial_flops(self.planned, self.before.tokens_per_step)
 
 
-def dry_run(request: TrainRequest, narrator: Narrator) -> dict[str, Any]:
-    """Show what `train` would do, and return the document of `train --dry-run --json`.
-
-    Raises:
-        PPDGrowError: as `train` before its first step.
-    """
-    preview = make_preview(request, narrator)
-    narrator.table(list(_facts(preview)), align="ll")
-    narrator.data("")
-    header = ["", "at the start", *(["after growth"] if preview.planned else [])]
-    narrator.table(list(_figures(preview)), header=header)
-    return preview_document(preview)
-
-
 def make_preview(request: TrainRequest, narrator: Narrator) -> Preview:
     """Prepare the run and work out its figures; of a disk that is too small it warns.
 
     Raises:
-        PPDGrowError: as `dry_run`.
+        PPDGrowError: as `train` before its first step.
     """
     from torch._subclasses.fake_tensor import FakeTensorMode
 
@@ -149,13 +135,9 @@ def _resumes_at(job: Job, prepared: Prepared) -> int | None:
     newest = job.run.newest_valid()
     if newest is None:
         return job.first
-    changed = changed_splits(prepared.setting.dataset, read_state(newest))
-    if changed:
-        raise InvalidInputError(
-            f"the {' and '.join(changed)} split of {prepared.setting.dataset.config.name} is not the one that "
-            f"{str(newest)!r} was trained with (another Python or another copy?): restore it, or train in a new --out"
-        )
-    return read_state(newest).step
+    state = read_state(newest)
+    refuse_changed_data(prepared.setting.dataset, state, job.run.path)
+    return state.step
 
 
 def _existing(job: Job) -> Path:
@@ -196,7 +178,8 @@ def _checkpoint_size(prepared: Prepared, model: Footprint, device: torch.device,
     )
 
 
-def _facts(preview: Preview) -> Iterator[tuple[str, str]]:
+def facts(preview: Preview) -> Iterator[tuple[str, str]]:
+    """Names and words: where, how long, how fast, on what, with which keys."""
     job, schedule = preview.job, preview.prepared.schedule
     train = job.recipe.train
     yield "dry run", "nothing is trained, no run is written"
@@ -242,7 +225,7 @@ def _set_keys(resolved: Resolved) -> dict[str, list[str]]:
     return found
 
 
-def _figures(preview: Preview) -> Iterator[list[str]]:
+def figures(preview: Preview) -> Iterator[list[str]]:
     """Rows of name, figure at the start and, if the run grows, figure afterwards."""
     models = [preview.before, *([preview.after] if preview.planned else [])]
     examples = piece_size(preview.job.recipe)

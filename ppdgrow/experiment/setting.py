@@ -195,6 +195,20 @@ def changed_splits(dataset: Dataset, parent_state: TrainerState) -> list[str]:
     return [split for split, digest in found.sha256.items() if recorded.sha256.get(split, digest) != digest]
 
 
+def refuse_changed_data(dataset: Dataset, state: TrainerState, run: Path) -> None:
+    """A stopped run goes on with the data with which it began.
+
+    Raises:
+        InvalidInputError: a split is another.
+    """
+    changed = changed_splits(dataset, state)
+    if changed:
+        raise InvalidInputError(
+            f"the {' and '.join(changed)} split of {dataset.config.name} changed since step {state.step} of "
+            f"{str(run)!r} (another Python or another copy?): restore it, or train in a new --out"
+        )
+
+
 def warn_of_changes(dataset: Dataset, parent: Parent, narrator: Narrator) -> None:
     """Say what was skipped, and if figures on this data are not comparable with those that the checkpoint records."""
     for warning in dataset.warnings:

@@ -13,9 +13,8 @@ from ppdgrow.config.schema import Recipe
 from ppdgrow.config.state import Environment, Ledger
 from ppdgrow.console import Narrator
 from ppdgrow.data import Dataset
-from ppdgrow.errors import InvalidInputError
 from ppdgrow.experiment.lineage import trim_lineage
-from ppdgrow.experiment.setting import Parent, changed_splits, input_spec_of, task_of
+from ppdgrow.experiment.setting import Parent, input_spec_of, refuse_changed_data, task_of
 from ppdgrow.nn.init import initial_tensors
 from ppdgrow.surgery import untie
 
@@ -89,12 +88,7 @@ def resume(
         checkpoint = read_checkpoint(newest)
         state = checkpoint.state
         _note_environment(state.environment, environment, narrator)
-        changed = changed_splits(dataset, state)
-        if changed:
-            raise InvalidInputError(
-                f"the {' and '.join(changed)} split of {dataset.config.name} changed since step {state.step} of "
-                f"{str(run.path)!r} (another Python or another copy?): restore it, or train in a new --out"
-            )
+        refuse_changed_data(dataset, state, run.path)
         start = start_from(checkpoint)
         if start.step > first:
             narrator.say(f"going on from step {state.step} of {last}")

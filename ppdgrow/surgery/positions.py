@@ -47,13 +47,6 @@ def resolve_positions(position: str, num_blocks: int, num_insertions: int) -> tu
     return tuple(sorted(places))
 
 
-def count_places(position: str | None) -> int | None:
-    """How many places a list such as `2,4,6` names; None for a named position."""
-    if position is None or position in NAMED_POSITIONS:
-        return None
-    return position.count(",") + 1
-
-
 def select_pair(architecture: Architecture, which: str) -> str:
     """The id of the pair meant by `last` (newest, then highest id) or by an id.
 

@@ -158,7 +158,7 @@ def test_a_binary_file_among_text_is_named_or_skipped(tmp_path: Path) -> None:
     for number in range(3):
         written(tmp_path / f"{number}.txt", LINES)
     written(tmp_path / "logo [1].ico", BINARY)
-    with pytest.raises(InvalidInputError, match=r"logo \[1\]\.ico' is binary.*take it out.*data\.skip_broken") as info:
+    with pytest.raises(InvalidInputError, match=r"logo \[1\]\.ico' is binary.*leave it out.*data\.skip_broken") as info:
         text_at(tmp_path).describe()
     assert "\n" not in str(info.value)
     dataset = text_at(tmp_path, skip_broken=True)

@@ -86,7 +86,7 @@ def test_bad_recipes(ppdgrow: Command, text: str, says: str) -> None:
 BAD_GROWTH = [
     ("--position 9", 2, "does not exist"),
     ("--position 0,1 --pairs 3", 2, "--pairs 2"),
-    ("--position upstairs", 2, "unknown position"),
+    ("--position upstairs", 2, "expected one of end, start"),
     ("--pair fnn", 2, "expected one of ffn, attention"),
     ("--pairs 0", 2, "at least 1"),
     ("--source slice", 2, "use --source copy"),

@@ -55,14 +55,14 @@ def read_text(path: Path, encoding: str) -> str:
         start = getattr(error, "start", 0)
         byte = f" (byte 0x{raw[start]:02x} at offset {start})" if start < len(raw) else ""
         if b"\0" in raw[:4096] and not raw.startswith((b"\xff\xfe", b"\xfe\xff")):
-            raise InvalidInputError(f"{where} is binary, expected text: take it out of the folder") from None
+            raise InvalidInputError(f"{where} is binary, expected text: convert it, or leave it out") from None
         utf_16 = raw.startswith((b"\xff\xfe", b"\xfe\xff")) and encoding != "utf-16"
         hint = "utf-16" if utf_16 else "cp1252" if encoding != "cp1252" else "utf-8"
         raise InvalidInputError(
             f"{where} is not {encoding} text{byte}: name its encoding, such as -o data.encoding={hint}, or convert it"
         ) from None
     if "\0" in text:
-        raise InvalidInputError(f"{where} is binary (a zero byte), expected text: take it out of the folder")
+        raise InvalidInputError(f"{where} is binary (a zero byte), expected text: convert it, or leave it out")
     return text.removeprefix("\ufeff").replace("\r\n", "\n").replace("\r", "\n")
 
 

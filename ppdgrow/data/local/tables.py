@@ -198,7 +198,7 @@ def text_column(tables: Tables, config: DataConfig) -> str:
     if column is None:
         raise ConfigError(
             f"data {tables.where!r}: found the columns {few(tables.schema.names)}, of which none is clearly the text: "
-            "name it with -o data.text_column=NAME"
+            "name it with -o data.text_column=NAME, or use other data"
         )
     return column
 
