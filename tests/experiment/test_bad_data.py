@@ -57,7 +57,12 @@ CASES: dict[str, tuple[Callable[[], object], str, int, str]] = {
     "mistyped": (lambda: None, "cifar1O", 2, "did you mean 'cifar10'?"),
     "empty file": (text("e.txt", ""), "e.txt", 4, "found 0 tokens, expected at least 17"),
     "too short": (text("s.txt", "hi"), "s.txt", 4, "found 2 tokens, expected at least 17 for one sequence"),
-    "short validation": (text("s.txt", TEXT[:200]), "s.txt", 4, "s.txt validation: found 0 tokens"),
+    "short validation": (
+        text("s.txt", "x\n" * 60),
+        "s.txt",
+        4,
+        "s.txt validation: found 6 tokens, expected at least 17",
+    ),
     "binary": (text("b.bin", BINARY), "b.bin", 4, "'b.bin' is binary, expected text"),
     "another encoding": (text("l.txt", "caf\u00e9\n".encode("latin-1")), "l.txt", 4, "such as -o data.encoding=cp1252"),
     "two-byte encoding": (text("w.txt", TEXT.encode("utf-16")), "w.txt", 4, "such as -o data.encoding=utf-16"),
