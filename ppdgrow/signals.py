@@ -1,18 +1,28 @@
-"""One handler for the two signals that end a run: Ctrl-C (SIGINT) and SIGTERM."""
+"""One handler for the two signals that end a run: Ctrl-C (SIGINT) and SIGTERM.
+
+Imported before everything else, so that it imports almost nothing.
+"""
 
 from __future__ import annotations
 
+import os
 import signal
+import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from types import FrameType
+from typing import NoReturn
+
+ENDING = (signal.SIGINT, signal.SIGTERM)
+_received: list[int] = []
+_IMPORT_MACHINERY = "<frozen importlib._bootstrap"
 
 
 @contextmanager
 def handling(handler: Callable[[int, FrameType | None], None]) -> Iterator[None]:
     """Handle SIGINT and SIGTERM by `handler` while the body runs; outside the main thread nothing is changed."""
     try:
-        before = {number: signal.signal(number, handler) for number in (signal.SIGINT, signal.SIGTERM)}
+        before = {number: signal.signal(number, handler) for number in ENDING}
     except ValueError:  # not the main thread
         before = {}
     try:
@@ -22,19 +32,24 @@ def handling(handler: Callable[[int, FrameType | None], None]) -> Iterator[None]
             signal.signal(number, previous)
 
 
-_received: list[int] = []
+def end_at_signals() -> None:
+    """Let both signals end the process in one line until something has begun; Python itself would show a traceback."""
+    for number in ENDING:
+        signal.signal(number, lambda number, frame: _end(number))
 
 
 @contextmanager
 def interrupts() -> Iterator[list[int]]:
     """SIGINT and SIGTERM raise KeyboardInterrupt, and which one it was is kept.
 
-    Libraries that are being imported can turn the exception into one of their own, or swallow it: see
-    `raise_if_interrupted`.
+    Within an import they end the process instead: nothing has begun there, and a library that is being initialised
+    could swallow the exception, turn it into one of its own, or abort (elsewhere see `raise_if_interrupted`).
     """
 
     def handle(number: int, frame: FrameType | None) -> None:
         _received.append(number)
+        if _imports(frame):
+            _end(number)
         raise KeyboardInterrupt
 
     try:
@@ -45,10 +60,30 @@ def interrupts() -> Iterator[list[int]]:
 
 
 def raise_if_interrupted() -> None:
-    """Raise the KeyboardInterrupt of a signal that came earlier within `interrupts` and was swallowed.
+    """Raise the KeyboardInterrupt of a signal that came earlier within `interrupts` and that a library swallowed.
 
     Raises:
         KeyboardInterrupt: there was one.
     """
     if _received:
         raise KeyboardInterrupt
+
+
+def _imports(frame: FrameType | None) -> bool:
+    """Whether a stack is within an import."""
+    while frame is not None:
+        if frame.f_code.co_filename.startswith(_IMPORT_MACHINERY):
+            return True
+        frame = frame.f_back
+    return False
+
+
+def _end(number: int) -> NoReturn:
+    """The last word of a command, without any library, and its exit code."""
+    code = 128 + number
+    as_json = "--json" in sys.argv
+    text = f'{{"schema": 1, "error": "interrupted", "exit_code": {code}}}' if as_json else "error: interrupted"
+    try:
+        os.write(2, f"{text}\n".encode())
+    finally:
+        os._exit(code)
