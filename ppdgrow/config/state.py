@@ -86,6 +86,7 @@ class Environment(_Frozen):
     cpu_capability: str
     precision: Literal["fp32", "bf16"]
     deterministic: bool = False
+    accumulate: Count = 1
 
 
 class TrainerState(_Frozen):

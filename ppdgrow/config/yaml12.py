@@ -47,9 +47,11 @@ class _RecipeLoader(yaml.SafeLoader):
     def compose_node(self, parent: Any, index: Any) -> Any:
         event: Any = self.peek_event()  # type: ignore[no-untyped-call]
         if isinstance(event, yaml.AliasEvent) or event.anchor is not None:
-            raise ConstructorError(None, None, "anchors (&) and aliases (*) are not allowed: write each value out, or quote it", event.start_mark)
+            problem = "anchors (&) and aliases (*) are not allowed: write each value out, or quote it"
+            raise ConstructorError(None, None, problem, event.start_mark)
         if getattr(event, "tag", None) is not None:
-            raise ConstructorError(None, None, "tags (!) are not allowed: write a plain value, or quote it", event.start_mark)
+            problem = "tags (!) are not allowed: write a plain value, or quote it"
+            raise ConstructorError(None, None, problem, event.start_mark)
         self.depth += 1
         if self.depth > _DEEPEST:
             raise ConstructorError(None, None, "nested too deeply, expected sections of plain values", event.start_mark)

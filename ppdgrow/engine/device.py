@@ -84,8 +84,10 @@ def _measure_speedup(model: nn.Module, inputs: Tensor, device: torch.device) -> 
     return statistics.median(seconds["fp32"]) / statistics.median(seconds["bf16"])
 
 
-def describe_environment(device: torch.device, precision: Precision, *, deterministic: bool) -> Environment:
-    """What decides the last bits of a run beside its recipe."""
+def describe_environment(
+    device: torch.device, precision: Precision, *, deterministic: bool, accumulate: int
+) -> Environment:
+    """What decides the last bits of a run beside its recipe, and the pieces of a batch, which may change in a run."""
     name = torch.cuda.get_device_name(device) if device.type == "cuda" else "cpu"
     return Environment(
         torch=str(torch.__version__),
@@ -94,6 +96,7 @@ def describe_environment(device: torch.device, precision: Precision, *, determin
         cpu_capability=torch.backends.cpu.get_cpu_capability(),
         precision=precision,
         deterministic=deterministic,
+        accumulate=accumulate,
     )
 
 

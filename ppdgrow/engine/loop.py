@@ -9,7 +9,8 @@ import math
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
-from typing import Any, Protocol
+from functools import partial
+from typing import Any, NoReturn, Protocol
 
 import torch
 from torch import Tensor, nn
@@ -17,10 +18,12 @@ from torch import Tensor, nn
 from ppdgrow.config.schema import TrainConfig
 from ppdgrow.config.state import Ledger, Validation
 from ppdgrow.engine.device import Precision, autocast
+from ppdgrow.engine.diagnosis import first_non_finite
 from ppdgrow.engine.evaluate import NO_TARGET, BatchLike, Evaluation, evaluate, mean_loss
+from ppdgrow.engine.memory import is_out_of_memory, pieces_that_fit
 from ppdgrow.engine.movement import MovementCheck
 from ppdgrow.engine.signals import StopFlag, StoppedError
-from ppdgrow.errors import DivergedError, InterruptedRunError
+from ppdgrow.errors import ConfigError, DivergedError, InterruptedRunError
 from ppdgrow.optim.adamw import NamedAdamW
 from ppdgrow.optim.schedule import Schedule
 
@@ -137,7 +140,7 @@ class Engine:
         self.model.train()
         while self.step < last:
             started = time.perf_counter()
-            self._train_step(self.step + 1, movement)
+            self._train_step(self.step + 1, movement, listener)
             at_end = self.step == last
             evaluate_now = self.step % self.config.eval_every == 0 or (closing and at_end)
             save_now = self.step % self.config.save_every == 0 or (closing and at_end)
@@ -157,10 +160,20 @@ class Engine:
             if stop_now and not (closing and at_end):
                 self._raise_interrupted()
 
-    def _train_step(self, step: int, movement: MovementCheck) -> None:
+    def _train_step(self, step: int, movement: MovementCheck, listener: Listener) -> None:
         factor = self.schedule.factor(step)
         self.optimizer.set_rates(factor, self.new_factor(step))
-        loss = self._backward(self.batches.at(step))
+        batch = self.batches.at(step)
+        try:
+            loss = self._backward(batch, self.config.accumulate)
+        except (RuntimeError, MemoryError) as error:
+            if not is_out_of_memory(error):
+                raise
+            ran_out = True
+        else:
+            ran_out = False
+        if ran_out:  # outside the handler, whose traceback would keep all tensors of the step
+            self._raise_out_of_memory(batch, listener)
         movement.after_backward(step)
         norms = self.optimizer.clip()
         finite = torch.isfinite(torch.stack([loss, *norms.values()])).all()
@@ -173,12 +186,11 @@ class Engine:
         self._pending.losses.append(loss)
         self._pending.norms.append(norms)
 
-    def _backward(self, batch: BatchLike) -> Tensor:
+    def _backward(self, batch: BatchLike, pieces: int, *, only_first: bool = False) -> Tensor:
         """Gradients of the mean loss over a batch, added up over its pieces, and that loss.
 
         A piece counts by its share of the targets, so that the sum is the gradient of the whole batch.
         """
-        pieces = self.config.accumulate
         losses = []
         for inputs, targets in zip(batch.inputs.tensor_split(pieces), batch.targets.tensor_split(pieces), strict=True):
             with autocast(self.device, self.precision):
@@ -188,7 +200,39 @@ class Engine:
                 loss = loss * (_num_targets(targets).to(loss.dtype) / _num_targets(batch.targets))
             loss.backward()  # type: ignore[no-untyped-call]
             losses.append(loss.detach())
+            if only_first:
+                break
         return losses[0] if pieces == 1 else torch.stack(losses).sum()
+
+    def _raise_out_of_memory(self, batch: BatchLike, listener: Listener) -> NoReturn:
+        """Save the last step, and say in how many pieces a batch fits, having tried.
+
+        Raises:
+            ConfigError: always.
+        """
+        self.model.zero_grad(set_to_none=True)
+        if self._pending.steps:
+            listener.lines(self._flush(listener, time.perf_counter()))
+            listener.save()
+
+        def attempt(pieces: int) -> None:
+            try:
+                self._backward(batch, pieces, only_first=True)
+            finally:
+                self.model.zero_grad(set_to_none=True)
+
+        size, pieces = self.config.batch_size, self.config.accumulate
+        fitting = pieces_that_fit(attempt, size, pieces)
+        at_once = -(-size // pieces)
+        way_out = (
+            "not even one example fits: use a smaller data.sequence_length, model.width or model.layers"
+            if fitting is None
+            else f"{-(-size // fitting)} at once fit: the same command with -o train.accumulate={fitting} goes on with "
+            f"the same batches; or use train.batch_size={-(-size // fitting)} in a new folder"
+        )
+        raise ConfigError(
+            f"out of memory at step {self.step + 1} with train.batch_size {size}, {at_once} examples at once; {way_out}"
+        )
 
     def _add_seconds(self, started: float) -> None:
         elapsed = time.perf_counter() - started
@@ -226,8 +270,12 @@ class Engine:
         listener.save()
         names = ["loss", *(f"gradient norm of the {scope} parameters" for scope in scopes)]
         bad = next(f"{name} is {value}" for name, value in zip(names, row, strict=True) if value - value != 0)
+        place = first_non_finite(
+            self.model, self.batches.at(step), device=self.device, precision=self.precision, backward=True
+        )
+        first = "" if place is None else f" (first {place})"
         raise DivergedError(
-            f"diverged at step {step}: the {bad}; the update was not applied and step {step - 1} is saved. "
+            f"diverged at step {step}: the {bad}{first}; the update was not applied and step {step - 1} is saved. "
             "Try a lower train.lr, a longer train.warmup_steps or a lower train.clip_norm, in a new folder"
         )
 
@@ -244,11 +292,21 @@ class Engine:
         if not math.isfinite(evaluation.loss):
             listener.lines(lines)
             listener.save()
+            self._raise_diverged_evaluation(evaluation.loss)
         figures = self.figures(evaluation)
         self._validation = self.step, figures
         return figures
 
-    def _raise_interrupted(self) -> Any:
+    def _raise_diverged_evaluation(self, loss: float) -> NoReturn:
+        look = partial(first_non_finite, self.model, device=self.device, precision=self.precision, backward=False)
+        place = next((place for place in map(look, self.evaluation) if place is not None), None)
+        first = "" if place is None else f" (first {place})"
+        raise DivergedError(
+            f"the validation loss at step {self.step} is {loss}{first}: the model has diverged; use an earlier "
+            "checkpoint"
+        )
+
+    def _raise_interrupted(self) -> NoReturn:
         number = self.stop.signal_number or 2
         raise InterruptedRunError(
             f"interrupted at step {self.step}, which is saved: the same command goes on from there", number

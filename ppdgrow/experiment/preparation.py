@@ -16,7 +16,7 @@ from torch import Tensor
 from ppdgrow.accounting import count_parameters, flops_per_token
 from ppdgrow.checkpoint import RunFolder
 from ppdgrow.config.load import Layer, Resolved
-from ppdgrow.config.schema import Recipe
+from ppdgrow.config.schema import Recipe, flatten
 from ppdgrow.console import Narrator, format_count, format_flops
 from ppdgrow.data import Dataset, open_dataset
 from ppdgrow.engine.device import AUTO_MIN_WIDTH, Precision, choose_precision
@@ -24,7 +24,7 @@ from ppdgrow.engine.evaluate import BatchLike
 from ppdgrow.experiment.leg import make_optimizer
 from ppdgrow.experiment.output import check_place, finished, holds_something, same_run
 from ppdgrow.experiment.progressive.agenda import Agenda, check_agenda, check_examples
-from ppdgrow.experiment.recipe import default_folder, resolve_training, unused_keys
+from ppdgrow.experiment.recipe import NOT_IDENTITY, default_folder, resolve_training, unused_keys
 from ppdgrow.experiment.setting import (
     Parent,
     Setting,
@@ -34,6 +34,7 @@ from ppdgrow.experiment.setting import (
     task_of,
     warn_of_changes,
 )
+from ppdgrow.experiment.space import Space, space_of
 from ppdgrow.experiment.start import Start, first_start
 from ppdgrow.nn.model import Model, build_model
 from ppdgrow.optim.adamw import NamedAdamW
@@ -99,8 +100,9 @@ def settle(request: TrainRequest) -> Job:
     if not holds_something(run):
         return Job(parent, resolved, run, first, last, held=False, final=None)
     recorded = same_run(run, resolved, parent, request.resume)
-    directory = {"data.directory": resolved.recipe.data.directory}
-    recorded = recorded.replace(directory, resolved.sources["data.directory"])
+    asked = flatten(resolved.recipe.model_dump())
+    for key in NOT_IDENTITY:
+        recorded = recorded.replace({key: asked[key]}, resolved.sources[key])
     return Job(parent, recorded, run, first, last, held=True, final=finished(run, last))
 
 
@@ -115,6 +117,7 @@ class Prepared:
     schedule: Schedule
     setting: Setting
     evaluation: Sequence[BatchLike]
+    space: Space
 
 
 def prepare(job: Job, device: torch.device, narrator: Narrator, *, fake: FakeTensorMode | None = None) -> Prepared:
@@ -144,7 +147,11 @@ def prepare(job: Job, device: torch.device, narrator: Narrator, *, fake: FakeTen
     job = _resolve_precision(job, model, dataset, device, fake)
     setting = Setting(data_device, job.precision, dataset, job.recipe)
     evaluation = setting.evaluation()
-    check_examples(agenda, sum(len(batch.targets) for batch in evaluation))
+    examples = sum(len(batch.targets) for batch in evaluation)
+    check_examples(agenda, examples)
+    space = space_of(job.run, job.recipe, start, agenda, dataset, examples, device)
+    if fake is None:
+        space.check()
     # Said when nothing stands in the way any more: what is refused is refused in one line.
     for note in (*notes, *_introduction(job, start, setting, device)):
         narrator.say(note)
@@ -153,7 +160,7 @@ def prepare(job: Job, device: torch.device, narrator: Narrator, *, fake: FakeTen
     else:
         for warning in dataset.warnings:
             narrator.warn(warning)
-    return Prepared(job, start, model, agenda, schedule, setting, evaluation)
+    return Prepared(job, start, model, agenda, schedule, setting, evaluation, space)
 
 
 def build(start: Start, recipe: Recipe, device: torch.device, fake: FakeTensorMode | None) -> tuple[Model, NamedAdamW]:

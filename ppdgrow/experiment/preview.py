@@ -6,7 +6,6 @@ No run is written (a cache of tokens may be). No memory is taken for the model: 
 from __future__ import annotations
 
 import os
-import shutil
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -14,19 +13,20 @@ from typing import Any
 
 import torch
 
-from ppdgrow.checkpoint import Checkpoint, read_state
-from ppdgrow.checkpoint.format import checkpoint_bytes
+from ppdgrow.atomic import format_bytes
+from ppdgrow.checkpoint import read_state
 from ppdgrow.config.load import Resolved
 from ppdgrow.config.schema import flatten, recipe_keys
-from ppdgrow.config.state import Ledger, TrainerState, Validation
+from ppdgrow.config.state import Ledger
 from ppdgrow.config.yaml12 import format_value
 from ppdgrow.console import Narrator, format_count, format_flops
-from ppdgrow.engine.device import describe_environment, resolve_device, rng_state, set_deterministic
+from ppdgrow.engine.device import resolve_device, set_deterministic
 from ppdgrow.errors import StorageError
 from ppdgrow.experiment.footprint import Footprint, footprint, held_tensors, piece_size, storage_bytes
 from ppdgrow.experiment.outlook import Stage, phases, run_flops, schedule_line, stages, trial_flops
 from ppdgrow.experiment.preparation import Job, Prepared, TrainRequest, measures_precision, prepare, settle
 from ppdgrow.experiment.setting import refuse_changed_data
+from ppdgrow.experiment.space import Space
 from ppdgrow.experiment.start import Start
 from ppdgrow.nn.model import tensor_shapes
 
@@ -44,8 +44,6 @@ class Preview:
     planned: list[Stage]
     before: Footprint
     after: Footprint
-    checkpoints: tuple[int, int]
-    free_bytes: int
 
     @property
     def job(self) -> Job:
@@ -53,14 +51,9 @@ class Preview:
         return self.prepared.job
 
     @property
-    def kept_at_once(self) -> int:
-        """Checkpoints on the disk while one is written."""
-        return self.job.recipe.train.keep + 1
-
-    @property
-    def disk_bytes(self) -> int:
-        """What they take, at their largest."""
-        return self.kept_at_once * max(self.checkpoints)
+    def space(self) -> Space:
+        """What it takes on the disk."""
+        return self.prepared.space
 
     @property
     def flops(self) -> int:
@@ -105,7 +98,6 @@ def make_preview(request: TrainRequest, narrator: Narrator) -> Preview:
         with fake:
             tensors = {name: torch.empty(shape) for name, shape in tensor_shapes(architecture).items()}
         after = take(Start(architecture, tensors, before.moments, {}, planned[-1].start, 1.0, Ledger()))
-    sizes = [_checkpoint_size(prepared, model, device, request) for model in (before, after)]
     preview = Preview(
         prepared=prepared,
         device=device,
@@ -114,14 +106,9 @@ def make_preview(request: TrainRequest, narrator: Narrator) -> Preview:
         planned=planned,
         before=before,
         after=after,
-        checkpoints=(sizes[0], sizes[1]),
-        free_bytes=shutil.disk_usage(_existing(job)).free,
     )
-    if preview.disk_bytes > preview.free_bytes:
-        narrator.warn(
-            f"{preview.kept_at_once} checkpoints need {format_bytes(preview.disk_bytes)}, but only "
-            f"{format_bytes(preview.free_bytes)} are free: free some space, choose another --out, or lower train.keep"
-        )
+    if preview.space.shortage is not None and job.final is None:
+        narrator.warn(preview.space.shortage)
     return preview
 
 
@@ -153,31 +140,6 @@ def _check_writable(job: Job) -> None:
         )
 
 
-def _checkpoint_size(prepared: Prepared, model: Footprint, device: torch.device, request: TrainRequest) -> int:
-    """Bytes of a checkpoint, with figures that are as long as real ones."""
-    third = 1 / 3
-    dataset, job = prepared.setting.dataset, prepared.job
-    examples = sum(len(batch.targets) for batch in prepared.evaluation)
-    state = TrainerState(
-        step=job.last,
-        lr_factor=third,
-        ledger=Ledger(tokens=10**9, flops=10**15, seconds=100 * third),
-        validation=Validation(
-            loss=third,
-            accuracy=third,
-            perplexity=third,
-            bits_per_byte=third,
-            class_accuracy=dict.fromkeys(dataset.class_names or (), third) or None,
-        ),
-        train_loss=third,
-        data=dataset.identity(examples),
-        environment=describe_environment(device, job.precision, deterministic=request.deterministic),
-    )
-    return checkpoint_bytes(
-        Checkpoint(model.architecture, model.tensors, model.moments, rng_state(device), state, dataset.tokenizer_json)
-    )
-
-
 def facts(preview: Preview) -> Iterator[tuple[str, str]]:
     """Names and words: where, how long, how fast, on what, with which keys."""
     job, schedule = preview.job, preview.prepared.schedule
@@ -198,8 +160,8 @@ def facts(preview: Preview) -> Iterator[tuple[str, str]]:
     beside = ", those of a trial beside them" if preview.planned else ""
     yield (
         "disk",
-        f"{format_bytes(preview.disk_bytes)} for {preview.kept_at_once} checkpoints at once{beside}; "
-        f"{format_bytes(preview.free_bytes)} free",
+        f"{format_bytes(preview.space.total)} for {preview.space.kept_at_once} checkpoints at once{beside}; "
+        f"{format_bytes(preview.space.free)} free",
     )
     for number, (source, values) in enumerate(_set_keys(job.resolved).items()):
         yield "" if number else "recipe", f"{', '.join(values)} ({source})"
@@ -241,7 +203,7 @@ def figures(preview: Preview) -> Iterator[list[str]]:
         f"memory on {preview.device.type}, at least": "total_bytes",
     }.items():
         yield [name, *(format_bytes(model.memory.document()[key]) for model in models)]
-    yield ["checkpoint", *(format_bytes(size) for size in preview.checkpoints[: len(models)])]
+    yield ["checkpoint", *(format_bytes(size) for size in preview.space.checkpoints[: len(models)])]
 
 
 def preview_document(preview: Preview) -> dict[str, Any]:
@@ -275,21 +237,13 @@ def preview_document(preview: Preview) -> dict[str, Any]:
         "memory": before.memory.document(),
         "memory_after_growth": after.memory.document(),
         "memory_leaves_out": LEFT_OUT,
-        "checkpoint_bytes": preview.checkpoints[0],
-        "checkpoint_bytes_after_growth": preview.checkpoints[1],
-        "checkpoints_at_once": preview.kept_at_once,
-        "disk_bytes": preview.disk_bytes,
-        "free_bytes": preview.free_bytes,
+        "checkpoint_bytes": preview.space.checkpoints[0],
+        "checkpoint_bytes_after_growth": preview.space.checkpoints[1],
+        "checkpoints_at_once": preview.space.kept_at_once,
+        "disk_bytes": preview.space.total,
+        "free_bytes": preview.space.free,
         "learning_rate": [vars(phase) for phase in rates],
         "growth": [stage.document() for stage in preview.planned],
         "recipe": job.recipe.model_dump(mode="json"),
         "sources": dict(job.resolved.sources),
     }
-
-
-def format_bytes(size: int) -> str:
-    """Three significant digits: 999 B, 12.3 MB, 860 GB."""
-    value, units = float(size), ["B", "kB", "MB", "GB", "TB", "PB", "EB"]
-    while value >= 999.5 and len(units) > 1:
-        value, units = value / 1000, units[1:]
-    return f"{value:.3g} {units[0]}" if value < 999.5 else f"{value:.0f} {units[0]}"

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from ppdgrow.atomic import new_folder, write_file
+from ppdgrow.atomic import write_file
 from ppdgrow.checkpoint import RunFolder, append_jsonl, read_config, read_jsonl, read_state, weight_files
 from ppdgrow.config.load import dump, recipe_hash
 from ppdgrow.config.state import Ledger
@@ -43,7 +43,12 @@ def train(request: TrainRequest, narrator: Narrator) -> dict[str, Any]:
         course = Course(
             setting=setting,
             schedule=prepared.schedule,
-            environment=describe_environment(device, setting.precision, deterministic=request.deterministic),
+            environment=describe_environment(
+                device,
+                setting.precision,
+                deterministic=request.deterministic,
+                accumulate=job.recipe.train.accumulate,
+            ),
             evaluation=prepared.evaluation,
             stop=stop,
             narrator=narrator,
@@ -69,8 +74,7 @@ def _create_folder(job: Job, start: Start) -> None:
         "seed": job.recipe.train.seed,
         "provenance": provenance(),
     }
-    with new_folder(job.run.path) as folder:
-        fresh = RunFolder(folder)
+    with job.run.create() as fresh:
         write_file(fresh.recipe_path, dump(job.resolved))
         append_jsonl(fresh.metrics_path, [] if job.parent is None else job.parent.metrics())
         append_jsonl(fresh.growth_path, [*([] if job.parent is None else job.parent.lineage()), event])

@@ -18,7 +18,7 @@ from ppdgrow.engine.evaluate import Evaluation, evaluate, mean_loss
 from ppdgrow.engine.loop import FLUSH_EVERY, Engine
 from ppdgrow.engine.movement import MovementCheck
 from ppdgrow.engine.signals import StopFlag
-from ppdgrow.errors import CheckFailedError, DivergedError, InterruptedRunError
+from ppdgrow.errors import CheckFailedError, ConfigError, DivergedError, InterruptedRunError
 from ppdgrow.nn.init import initial_tensors
 from ppdgrow.nn.model import Model, build_model
 from ppdgrow.optim.adamw import NamedAdamW
@@ -147,7 +147,7 @@ class Masked(Counting):
 def test_a_batch_in_pieces_has_the_gradient_and_the_loss_of_the_whole(pieces: int) -> None:
     def after(accumulate: int) -> tuple[float, dict[str, Tensor]]:
         engine, _ = engine_of(new_model().double(), accumulate=accumulate)
-        loss = engine._backward(Masked().at(1))
+        loss = engine._backward(Masked().at(1), accumulate)
         return float(loss), {name: p.grad for name, p in engine.model.named_parameters() if p.grad is not None}
 
     loss, gradients = after(1)
@@ -209,6 +209,121 @@ def test_a_non_finite_loss_is_never_applied() -> None:
     assert engine.step == 6
     assert log.saved == [6]
     assert [line["step"] for line in log.metrics] == [1, 2, 3, 4, 5, 6]
+
+
+def blow_up(model: Model, name: str) -> None:
+    """The output of a module is infinite from now on."""
+    dict(model.named_modules())[name].register_forward_hook(lambda module, args, output: output / 0.0)
+
+
+@pytest.mark.parametrize("name", ["embed", "blocks.l1.f.qkv", "blocks.l2.g.up", "blocks.p1.minus.f.out", "head.norm"])
+def test_the_first_place_of_a_non_finite_value_is_named(name: str) -> None:
+    model = new_model(pair=True)
+    blow_up(model, "head.out")  # later, and not to be named
+    blow_up(model, name)
+    engine, log = engine_of(model)
+    block = f"in block {name.split('.')[1]}, " if name.startswith("blocks.") else ""
+    with pytest.raises(DivergedError) as info:
+        engine.run(40, log)
+    assert f"(first {block}in the output of {name})" in str(info.value)
+    assert all(p.grad is None for p in model.parameters())
+
+
+def test_a_non_finite_gradient_of_finite_values_is_named() -> None:
+    class Poisoned(torch.autograd.Function):
+        @staticmethod
+        def forward(ctx: Any, x: Tensor) -> Tensor:
+            return x.view_as(x)
+
+        @staticmethod
+        def backward(ctx: Any, *gradients: Tensor) -> Any:
+            return gradients[0] * torch.nan
+
+    model = new_model()
+    dict(model.named_modules())["blocks.l2.f.out"].register_forward_hook(
+        lambda module, args, output: Poisoned.apply(output)
+    )
+    engine, log = engine_of(model)
+    with pytest.raises(DivergedError, match=r"gradient norm .* is nan \(first in block l2, in the gradient of") as info:
+        engine.run(40, log)
+    assert "blocks.l2.f.out" in str(info.value)
+
+
+def test_weights_and_evaluations_that_are_not_finite_are_named() -> None:
+    model = new_model()
+    with torch.no_grad():
+        model.blocks["l1"].g.up.weight[0, 0] = torch.nan  # type: ignore[union-attr,index]
+    engine, log = engine_of(model)
+    with pytest.raises(DivergedError, match=r"first in block l1, in the weights of blocks\.l1\.g\.up\.weight"):
+        engine.run(40, log)
+    model = new_model()
+    engine, log = engine_of(model, eval_every=2)
+
+    def only_in_evaluation(module: Any, args: Any, output: Tensor) -> Tensor:
+        return output if model.training else output * torch.inf
+
+    dict(model.named_modules())["blocks.l2.g"].register_forward_hook(only_in_evaluation)
+    with pytest.raises(DivergedError, match=r"validation loss at step 2 is nan \(first in block l2, in the output of"):
+        engine.run(40, log)
+    assert log.saved == [2]
+
+
+class Hungry:
+    """A model that needs more memory than there is for more than some examples."""
+
+    def __init__(self, model: Model, most: int) -> None:
+        self.seen: list[int] = []
+        self.most = most
+        model.register_forward_pre_hook(self.look)
+
+    def look(self, module: Any, args: tuple[Tensor, ...]) -> None:
+        self.seen.append(len(args[0]))
+        if len(args[0]) > self.most and module.training:
+            raise RuntimeError(
+                "[enforce fail at alloc_cpu.cpp:118] DefaultCPUAllocator: can't allocate memory: 8 bytes"
+            )
+
+
+@pytest.mark.parametrize(("most", "pieces"), [(3, 2), (2, 2), (1, 4)])
+def test_out_of_memory_names_the_batch_and_what_was_tried_and_fits(most: int, pieces: int) -> None:
+    model = new_model()
+    engine, log = engine_of(model)
+    hungry = Hungry(model, most)
+    with pytest.raises(
+        ConfigError, match=rf"out of memory at step 1 with train\.batch_size 4, 4 .*accumulate={pieces} "
+    ):
+        engine.run(40, log)
+    assert hungry.seen[-1] <= most
+    assert all(p.grad is None for p in model.parameters())
+    fitting, log = engine_of(new_model(), accumulate=pieces)
+    Hungry(fitting.model, most)  # type: ignore[arg-type]
+    fitting.run(40, log)
+    assert log.saved[-1] == 40
+
+
+def test_out_of_memory_in_mid_course_leaves_the_last_step_saved() -> None:
+    engine, log = engine_of(new_model())
+    batches = engine.batches
+    hungry = Hungry(engine.model, BATCH)  # type: ignore[arg-type]
+
+    class Late:
+        def at(self, step: int) -> Any:
+            hungry.most = BATCH if step < 8 else 0
+            return batches.at(step)
+
+    engine.batches = Late()
+    with pytest.raises(ConfigError, match=r"out of memory at step 8 .*; not even one example fits"):
+        engine.run(40, log)
+    assert log.saved == [7]
+    assert [line["step"] for line in log.metrics] == list(range(1, 8))
+
+
+def test_control_another_error_is_not_taken_for_a_lack_of_memory() -> None:
+    model = new_model()
+    model.register_forward_pre_hook(lambda module, args: (_ for _ in ()).throw(RuntimeError("shapes differ")))
+    engine, log = engine_of(model)
+    with pytest.raises(RuntimeError, match="shapes differ"):
+        engine.run(40, log)
 
 
 def test_control_without_suppression_the_weights_are_lost() -> None:

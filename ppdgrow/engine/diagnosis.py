@@ -1,0 +1,91 @@
+"""Where something non-finite first appeared, found by repeating a step with an eye on every module."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from functools import partial
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from ppdgrow.engine.device import Precision, autocast
+from ppdgrow.engine.evaluate import BatchLike, mean_loss
+
+
+def first_non_finite(
+    model: nn.Module, batch: BatchLike, *, device: torch.device, precision: Precision, backward: bool
+) -> str | None:
+    """Repeat an evaluation, or with `backward` a training step, and name the first place of a NaN or infinity.
+
+    Of the backward pass it is the gradient that is computed first: that of the last such parameter. Gradients of the
+    model are lost. Dropout draws anew, so that what one draw brought about may not come again.
+
+    Returns:
+        Block and tensor in words, such as `in block l3, in the output of blocks.l3.g.up`; None if all is finite.
+    """
+    for name, parameter in model.named_parameters():
+        if not _finite(parameter):
+            return _place(name, "the weights")
+    seen: list[str] = []
+    training = model.training
+    model.train(backward)
+    with _watched(model, seen), autocast(device, precision), torch.set_grad_enabled(backward):
+        logits = model(batch.inputs)
+    model.train(training)
+    if seen:
+        return seen[0]
+    loss = mean_loss(logits, batch.targets)
+    if not _finite(loss):
+        return "in the loss of finite outputs"
+    if not backward:
+        return None
+    model.zero_grad(set_to_none=True)
+    loss.backward()  # type: ignore[no-untyped-call]
+    bad = [name for name, p in model.named_parameters() if p.grad is not None and not _finite(p.grad)]
+    model.zero_grad(set_to_none=True)
+    return _place(bad[-1], "the gradient") if bad else None
+
+
+@contextmanager
+def _watched(model: nn.Module, seen: list[str]) -> Iterator[None]:
+    """Collect the inputs and outputs of modules that are not finite, in the order of computation."""
+
+    def look(name: str, what: str, *values: Any) -> None:
+        if not seen and not all(_finite(tensor) for tensor in _tensors(values)):
+            seen.append(_place(name, what))
+
+    def before(name: str, module: nn.Module, inputs: Any) -> None:
+        look(name, "the input", inputs)
+
+    def after(name: str, module: nn.Module, inputs: Any, output: Any) -> None:
+        look(name, "the output", output)
+
+    handles = []
+    for name, module in model.named_modules():
+        handles.append(module.register_forward_pre_hook(partial(before, name)))
+        handles.append(module.register_forward_hook(partial(after, name)))
+    try:
+        yield
+    finally:
+        for handle in handles:
+            handle.remove()
+
+
+def _place(name: str, what: str) -> str:
+    parts = name.split(".")
+    block = f"in block {parts[1]}, " if parts[0] == "blocks" and len(parts) > 1 else ""
+    return f"{block}in {what} of {name or 'the model'}"
+
+
+def _tensors(value: Any) -> Iterator[Tensor]:
+    if isinstance(value, Tensor):
+        yield value
+    elif isinstance(value, tuple | list):
+        for inner in value:
+            yield from _tensors(inner)
+
+
+def _finite(tensor: Tensor) -> bool:
+    return not tensor.is_floating_point() or bool(torch.isfinite(tensor).all())
