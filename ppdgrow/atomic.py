@@ -1,21 +1,32 @@
 """Files and folders that exist whole or not at all: write aside, fsync, rename.
 
 Modes follow the umask, a failed write leaves what was there before, and an `OSError` becomes a `StorageError`.
+
+What is written aside has a name of its own, `.tmp-ppdgrow-...`, and is locked while its process lives. A killed process
+leaves it behind without the lock: the next write into the same folder removes it, or puts back what it had set aside.
 """
 
 from __future__ import annotations
 
+import errno
+import fcntl
 import hashlib
 import os
+import re
+import secrets
 import shutil
-import tempfile
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 
-from ppdgrow.errors import StorageError
+from ppdgrow.errors import ConfigError, StorageError
 
 TEMPORARY_PREFIX = ".tmp-"
+OWN_PREFIX = f"{TEMPORARY_PREFIX}ppdgrow-"
+SET_ASIDE = re.compile(re.escape(OWN_PREFIX) + r"[0-9a-f]{12}-old-(.+)", re.DOTALL)
+FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
+FORBIDDEN = (errno.EROFS, errno.EACCES, errno.EPERM)
+VANISHED = (errno.ENOENT, errno.ENOTDIR, errno.ESTALE)
 
 
 def sha256_file(path: Path) -> str:
@@ -33,17 +44,55 @@ def fsync_path(path: Path) -> None:
         os.close(descriptor)
 
 
+def free_bytes(path: Path) -> int:
+    """Free space where `path` is or would be made.
+
+    Raises:
+        OSError: the file system cannot be asked.
+    """
+    path = path.absolute()
+    return shutil.disk_usage(next(place for place in (path, *path.parents) if place.exists())).free
+
+
+def format_bytes(size: int) -> str:
+    """Three significant digits: 999 B, 12.3 MB, 860 GB."""
+    value, units = float(size), ["B", "kB", "MB", "GB", "TB", "PB", "EB"]
+    while value >= 999.5 and len(units) > 1:
+        value, units = value / 1000, units[1:]
+    return f"{value:.3g} {units[0]}" if value < 999.5 else f"{value:.0f} {units[0]}"
+
+
 @contextmanager
-def storage_errors(path: Path) -> Iterator[None]:
-    """Turn an `OSError` of a write below `path` into a `StorageError` that names it."""
+def storage_errors(path: Path, needed: int | None = None) -> Iterator[None]:
+    """Turn an `OSError` of a write below `path` into a `StorageError` that names it.
+
+    Args:
+        path: what is written.
+        needed: its bytes, where they are known, for the message of a full disk.
+    """
     try:
         yield
     except OSError as error:
-        reason = error.strerror or str(error)
-        raise StorageError(
-            f"cannot write {str(path)!r}: {reason}; nothing that was there is lost. "
-            "Free some space or choose another folder with --out"
-        ) from error
+        raise refusal(f"cannot write {str(path)!r}", path, error, format_bytes(needed) if needed else None) from error
+
+
+def refusal(what: str, path: Path, error: OSError, needed: str | None = None) -> StorageError:
+    """The one-line error of a write that failed, with a way out that fits the reason."""
+    reason = error.strerror or " ".join(str(error).split())
+    # safetensors gives the number only in its text.
+    wrapped = re.search(r"\(os error ([0-9]+)\)", reason)
+    number = error.errno or (int(wrapped.group(1)) if wrapped else None)
+    advice = "Free some space or choose another folder with --out"
+    if number in FULL:
+        figures = [] if needed is None else [f"{needed} needed"]
+        with suppress(OSError, StopIteration):
+            figures.append(f"{format_bytes(free_bytes(path))} free")
+        reason += f" ({', '.join(figures)})" if figures else ""
+    elif number in FORBIDDEN:
+        advice = "Make it writable or choose another folder with --out"
+    elif number in VANISHED:
+        advice = "If its folder was moved or removed meanwhile, bring it back and give the same command again"
+    return StorageError(f"{what}: {reason}; nothing that was there is lost. {advice}")
 
 
 def write_file(path: Path, text: str) -> None:
@@ -52,8 +101,9 @@ def write_file(path: Path, text: str) -> None:
     Raises:
         StorageError: the folder is full, read-only or missing; an older file is left as it was.
     """
-    with storage_errors(path):
-        replace_file(path, text.encode("utf-8"))
+    data = text.encode("utf-8")
+    with storage_errors(path, len(data)):
+        replace_file(path, data)
 
 
 def replace_file(path: Path, data: bytes) -> None:
@@ -62,49 +112,103 @@ def replace_file(path: Path, data: bytes) -> None:
     Raises:
         OSError: an older file is left as it was.
     """
-    temporary = path.with_name(f"{TEMPORARY_PREFIX}{os.getpid()}-{path.name}")
+    sweep_leftovers(path.parent, OWN_PREFIX)
+    temporary, descriptor = _new_file(path.parent)
     try:
-        temporary.write_bytes(data)
-        fsync_path(temporary)
-        temporary.replace(path)
+        with os.fdopen(descriptor, "wb") as file:
+            file.write(data)
+            file.flush()
+            os.fsync(file.fileno())
+            temporary.replace(path)
     finally:
         temporary.unlink(missing_ok=True)
     fsync_path(path.parent)
 
 
 @contextmanager
-def new_folder(path: Path) -> Iterator[Path]:
+def new_folder(path: Path, *, replace: bool = True) -> Iterator[Path]:
     """Yield a temporary sibling of `path`; on success it is flushed and renamed to `path`, else removed.
 
-    A folder already at `path` is replaced only after the new one is whole.
+    Args:
+        path: an empty folder there is filled, also through a link.
+        replace: a folder with content, or a link to one, is replaced after the new one is whole; else refused.
 
     Raises:
-        StorageError: the file system refused a step.
+        ConfigError: there is something at `path` that must not be replaced: another process was faster.
+        StorageError: the file system refused a step. Nothing is left of the new folder.
     """
     with storage_errors(path):
-        path = path.resolve()  # a link to a folder stays a link
-        path.parent.mkdir(parents=True, exist_ok=True)
-        temporary = Path(tempfile.mkdtemp(prefix=TEMPORARY_PREFIX, dir=path.parent))
-        temporary.chmod(0o777 & ~_umask())  # mkdtemp makes 0700 whatever the umask says
+        if path.is_symlink() and replace and _has_content(path):
+            path = path.parent.resolve() / path.name  # the link goes, what it points to stays
+        else:
+            path = path.resolve()  # a link to a folder stays a link
+        made = _make_parents(path.parent)
         try:
-            yield temporary
-            for file in temporary.rglob("*"):
-                fsync_path(file)
-            fsync_path(temporary)
-            if path.is_dir() and any(path.iterdir()):
-                doomed = Path(tempfile.mkdtemp(prefix=TEMPORARY_PREFIX, dir=path.parent))
-                path.replace(doomed)
+            sweep_leftovers(path.parent, OWN_PREFIX)
+            with _temporary_folder(path.parent) as temporary:
                 try:
-                    temporary.replace(path)
-                except BaseException:
-                    doomed.replace(path)
-                    raise
-                shutil.rmtree(doomed, ignore_errors=True)
-            else:
-                temporary.replace(path)
+                    yield temporary
+                    _flush(temporary)
+                    _move_in(temporary, path, replace=replace)
+                except OSError as error:
+                    written = sum(file.stat().st_size for file in temporary.rglob("*") if file.is_file())
+                    shutil.rmtree(temporary, ignore_errors=True)
+                    needed = f"more than {format_bytes(written)}"
+                    raise refusal(f"cannot write {str(path)!r}", path, error, needed) from error
+                except StorageError as error:  # of a file within, which has its name from where it would have gone
+                    raise StorageError(str(error).replace(str(temporary), str(path))) from error
             fsync_path(path.parent)
-        finally:
-            shutil.rmtree(temporary, ignore_errors=True)
+        except BaseException:
+            for parent in made:
+                with suppress(OSError):
+                    parent.rmdir()
+            raise
+
+
+def _make_parents(folder: Path) -> list[Path]:
+    """The folders that were missing and are made, innermost first."""
+    missing = [place for place in (folder, *folder.parents) if not place.exists()]
+    folder.mkdir(parents=True, exist_ok=True)
+    return missing
+
+
+def _flush(folder: Path) -> None:
+    for file in folder.rglob("*"):
+        fsync_path(file)
+    fsync_path(folder)
+
+
+def _move_in(temporary: Path, path: Path, *, replace: bool) -> None:
+    if not _has_content(path):
+        try:
+            temporary.replace(path)
+        except OSError as error:
+            if error.errno not in (errno.ENOTEMPTY, errno.EEXIST) or replace:
+                raise
+        else:
+            return
+    if not replace:
+        raise ConfigError(
+            f"{str(path)!r} was made by another process meanwhile: choose another --out, or look at what it holds"
+        )
+    # The old one keeps its name in that of its hiding place, so that a sweep can put it back.
+    old = path.with_name(f"{OWN_PREFIX}{secrets.token_hex(6)}-old-{path.name}")
+    descriptor = os.open(path, os.O_RDONLY)
+    try:
+        _try_lock(descriptor)
+        path.replace(old)
+        try:
+            temporary.replace(path)
+        except BaseException:
+            old.replace(path)
+            raise
+        _remove(old)
+    finally:
+        os.close(descriptor)
+
+
+def _has_content(path: Path) -> bool:
+    return path.is_dir() and any(path.iterdir())
 
 
 def follow_umask(path: Path) -> None:
@@ -112,15 +216,92 @@ def follow_umask(path: Path) -> None:
     path.chmod(0o666 & ~_umask())
 
 
-def sweep_leftovers(folder: Path) -> None:
-    """Remove what a killed process left half-written directly below `folder`."""
+def sweep_leftovers(folder: Path, prefix: str = TEMPORARY_PREFIX) -> None:
+    """Remove what a killed process left half-written directly below `folder`; put back what it had set aside.
+
+    What a living process is writing is locked, and left alone.
+
+    Args:
+        folder: that of a run, where everything temporary is the run's, or any.
+        prefix: `OWN_PREFIX` where others may have temporary files too.
+    """
     if not folder.is_dir():
         return
-    for leftover in folder.glob(f"{TEMPORARY_PREFIX}*"):
-        if leftover.is_dir() and not leftover.is_symlink():
-            shutil.rmtree(leftover, ignore_errors=True)
-        else:
-            leftover.unlink(missing_ok=True)
+    for leftover in folder.glob(f"{prefix}*"):
+        with suppress(OSError), _unlocked(leftover) as dead:
+            if not dead:
+                continue
+            aside = SET_ASIDE.fullmatch(leftover.name)
+            if aside and not os.path.lexists(folder / aside.group(1)):
+                leftover.replace(folder / aside.group(1))
+            else:
+                _remove(leftover)
+
+
+def _remove(path: Path) -> None:
+    if path.is_dir() and not path.is_symlink():
+        shutil.rmtree(path, ignore_errors=True)
+    else:
+        path.unlink(missing_ok=True)
+
+
+@contextmanager
+def _unlocked(path: Path) -> Iterator[bool]:
+    """Whether no process holds `path`; this one holds it meanwhile. A link cannot be held."""
+    if path.is_symlink():
+        yield True
+        return
+    descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK)
+    try:
+        yield _try_lock(descriptor)
+    finally:
+        os.close(descriptor)
+
+
+def _try_lock(descriptor: int) -> bool:
+    """Lock a file or folder until it is closed, or its process ends in any way; False if that cannot be had."""
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except OSError:
+        return False
+    return True
+
+
+def _new_file(folder: Path) -> tuple[Path, int]:
+    """A temporary file that is locked, and its descriptor."""
+    while True:
+        path = folder / f"{OWN_PREFIX}{secrets.token_hex(6)}"
+        descriptor = os.open(path, os.O_CREAT | os.O_EXCL | os.O_WRONLY, 0o666)
+        _try_lock(descriptor)
+        if _is_at(descriptor, path):
+            return path, descriptor
+        os.close(descriptor)
+
+
+@contextmanager
+def _temporary_folder(parent: Path) -> Iterator[Path]:
+    """A new folder that is locked; what is left of it at the end is removed."""
+    while True:
+        path = parent / f"{OWN_PREFIX}{secrets.token_hex(6)}"
+        path.mkdir()
+        descriptor = os.open(path, os.O_RDONLY)
+        _try_lock(descriptor)
+        if _is_at(descriptor, path):
+            break
+        os.close(descriptor)
+    try:
+        yield path
+    finally:
+        shutil.rmtree(path, ignore_errors=True)
+        os.close(descriptor)
+
+
+def _is_at(descriptor: int, path: Path) -> bool:
+    """Whether an open file is still there: a sweep may have come between its making and its lock."""
+    try:
+        return os.path.samestat(os.fstat(descriptor), path.stat())
+    except FileNotFoundError:
+        return False
 
 
 def _umask() -> int:

@@ -6,14 +6,15 @@ import fcntl
 import re
 import shutil
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 
-from ppdgrow.atomic import storage_errors, sweep_leftovers
-from ppdgrow.checkpoint.format import MANIFEST, verify
-from ppdgrow.errors import ConfigError, InvalidInputError
+from ppdgrow.atomic import new_folder, storage_errors, sweep_leftovers
+from ppdgrow.checkpoint.format import MANIFEST, read_state, verify
+from ppdgrow.errors import ConfigError, InvalidInputError, StorageError
 
+LOCK = ".lock"
 STEP_NAME = re.compile(r"step-([0-9]{8}|[1-9][0-9]{8,})")
 
 
@@ -77,8 +78,21 @@ class RunFolder:
                 return folder
         return None
 
-    def prune(self, keep: int, protect: set[int]) -> None:
-        """Remove all but the `keep` newest checkpoints and the protected steps.
+    def best(self) -> Path | None:
+        """The whole checkpoint with the lowest validation loss, of equal ones the earlier.
+
+        One whose step was not evaluated is no candidate.
+        """
+        losses: list[tuple[float, int, Path]] = []
+        for folder in self.checkpoints():
+            with suppress(InvalidInputError):
+                figures = read_state(folder).validation
+                if figures is not None:
+                    losses.append((figures.loss, _step(folder), folder))
+        return next((folder for _, _, folder in sorted(losses) if _is_whole(folder)), None)
+
+    def prune(self, keep: int) -> None:
+        """Remove all but the `keep` newest checkpoints and the best one (see `best`).
 
         If none of the newest is valid, as after damage, the newest valid one is kept too.
 
@@ -86,19 +100,47 @@ class RunFolder:
             StorageError: the file system refused.
         """
         folders = self.checkpoints()
-        doomed = [folder for folder in folders[: max(0, len(folders) - keep)] if _step(folder) not in protect]
+        doomed = folders[: max(0, len(folders) - keep)]
         if not doomed:
             return
-        spared = self.newest_valid()
+        spared = (self.newest_valid(), self.best())
         for folder in doomed:
-            if folder != spared:
+            if folder not in spared:
                 with storage_errors(folder):
                     _remove(folder)
 
+    @contextmanager
+    def create(self) -> Iterator[RunFolder]:
+        """Yield the run folder in the making; it is there whole at the end, or not at all.
+
+        Raises:
+            ConfigError: another process made it meanwhile, or holds it.
+            StorageError: the file system refused.
+        """
+        with storage_errors(self.path):
+            alone = self.path.is_dir() and [entry.name for entry in self.path.iterdir()] == [LOCK]
+        if alone:  # all that `rm -r RUN/*` leaves
+            with self.lock():
+                (self.path / LOCK).unlink(missing_ok=True)
+        with new_folder(self.path, replace=False) as folder:
+            yield RunFolder(folder)
+
     def sweep(self) -> None:
-        """Remove what killed processes left half-written."""
+        """Remove what killed processes left half-written, and put back what they had set aside."""
         sweep_leftovers(self.path)
         sweep_leftovers(self.path / "checkpoints")
+
+    def check_present(self) -> None:
+        """Refuse to make a folder anew, and half, that was moved or removed while its run went on.
+
+        Raises:
+            StorageError: it is gone.
+        """
+        if not self.path.is_dir():
+            raise StorageError(
+                f"the run folder {str(self.path)!r} is gone: it was moved or removed while its run went on. "
+                "Bring it back, and the same command goes on from its last checkpoint"
+            )
 
     @contextmanager
     def lock(self) -> Iterator[None]:
@@ -109,7 +151,7 @@ class RunFolder:
             StorageError: the folder cannot be written.
         """
         with storage_errors(self.path):
-            file = (self.path / ".lock").open("a")
+            file = (self.path / LOCK).open("a")
         with file:
             with storage_errors(self.path):
                 try:
@@ -118,11 +160,24 @@ class RunFolder:
                     raise ConfigError(
                         f"another process is writing {str(self.path)!r}: wait for it, or choose another --out"
                     ) from None
+                except OSError as error:
+                    raise StorageError(
+                        f"cannot lock {str(self.path)!r} ({error.strerror or error}): its file system has no locks, so "
+                        "two runs could write there at once; choose a folder on a local disk with --out"
+                    ) from error
             yield
 
 
 def _step(folder: Path) -> int:
     return int(folder.name.removeprefix("step-"))
+
+
+def _is_whole(folder: Path) -> bool:
+    try:
+        verify(folder)
+    except InvalidInputError:
+        return False
+    return True
 
 
 def _remove(folder: Path) -> None:

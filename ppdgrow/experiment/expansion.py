@@ -9,7 +9,7 @@ from typing import Any, NoReturn
 from torch import Tensor
 
 from ppdgrow.accounting import count_parameters, flops_per_token, half_steps
-from ppdgrow.atomic import new_folder, write_file
+from ppdgrow.atomic import write_file
 from ppdgrow.checkpoint import Checkpoint, RunFolder, append_jsonl, weight_files, write_checkpoint
 from ppdgrow.config.architecture import Architecture
 from ppdgrow.config.state import Validation
@@ -192,8 +192,7 @@ def write_expansion(parent: Parent, expansion: Expansion, run: RunFolder, event:
     state = child.state if measured.bit_exact else child.state.model_copy(update={"validation": measured.after})
     lineage = [*parent.lineage(), event | {"provenance": provenance()}, check_event(event, measured)]
     recipe = parent.run.recipe_path.read_text(encoding="utf-8")
-    with new_folder(run.path) as folder:
-        fresh = RunFolder(folder)
+    with run.create() as fresh:
         write_file(fresh.recipe_path, recipe)
         append_jsonl(fresh.metrics_path, parent.metrics())
         append_jsonl(fresh.growth_path, lineage)

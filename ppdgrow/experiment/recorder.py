@@ -67,6 +67,7 @@ class Recorder:
     def save(self) -> None:
         """Write a checkpoint of the engine's step and prune older ones."""
         engine = self.engine
+        self.run.check_present()
         recent = [line["train_loss"] for line in read_jsonl(self.run.metrics_path)[-TRAIN_LOSS_STEPS:]]
         state = TrainerState(
             step=engine.step,
@@ -86,7 +87,7 @@ class Recorder:
             tokenizer=self.tokenizer,
         )
         write_checkpoint(self.run.checkpoint_path(engine.step), checkpoint, assignment=self.assignment)
-        self.run.prune(self.keep, protect=set())
+        self.run.prune(self.keep)
 
     def progress(self, step: int, latest: dict[str, Any]) -> None:
         """Move the bar."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from ppdgrow.atomic import write_file
-from ppdgrow.checkpoint import RunFolder, append_jsonl, read_config, read_jsonl, read_state, weight_files
+from ppdgrow.checkpoint import append_jsonl, read_config, read_jsonl, read_state, weight_files
 from ppdgrow.config.load import dump, recipe_hash
 from ppdgrow.config.state import Ledger
 from ppdgrow.console import Narrator, format_count, format_flops, format_seconds

@@ -254,11 +254,11 @@ def test_the_newest_valid_checkpoint_is_found_and_why_newer_ones_are_not(tmp_pat
     assert locate_checkpoint(run.checkpoint_path(3)) == (run, run.checkpoint_path(3))
 
 
-def test_pruning_keeps_the_newest_and_the_protected(tmp_path: Path) -> None:
+def test_pruning_keeps_the_newest_and_of_equal_losses_the_earliest(tmp_path: Path) -> None:
     run = RunFolder(tmp_path)
     for step in (1, 2, 3, 4):
         write_checkpoint(run.checkpoint_path(step), checkpoint(step))
-    run.prune(2, protect={1})
+    run.prune(2)
     assert [path.name for path in run.checkpoints()] == ["step-00000001", "step-00000003", "step-00000004"]
 
 

@@ -68,7 +68,7 @@ def test_where_no_checkpoint_is_whole_the_newest_reason_is_given(tmp_path: Path)
 @pytest.mark.parametrize("keep", [1, 2, 3, 4, 9])
 def test_pruning_keeps_as_many_as_asked(tmp_path: Path, keep: int) -> None:
     run = run_with(tmp_path, 1, 2, 3)
-    run.prune(keep, protect=set())
+    run.prune(keep)
     assert steps(run) == [1, 2, 3][-keep:]
 
 
@@ -77,7 +77,7 @@ def test_pruning_spares_the_only_valid_checkpoint(tmp_path: Path) -> None:
     run = run_with(tmp_path, 1, 2, 3, 4)
     damage(run.checkpoint_path(3))
     damage(run.checkpoint_path(4))
-    run.prune(1, protect=set())
+    run.prune(1)
     assert steps(run) == [2, 4]
     read_checkpoint(run.checkpoint_path(2))
 
@@ -87,7 +87,7 @@ def test_pruning_a_link_leaves_what_it_points_to(tmp_path: Path) -> None:
     other = run_with(tmp_path / "other", 1).checkpoint_path(1)
     run.checkpoint_path(1).symlink_to(other)
     assert steps(run) == [1, 2]
-    run.prune(1, protect=set())
+    run.prune(1)
     assert steps(run) == [2]
     read_checkpoint(other)
 

@@ -84,6 +84,7 @@ class Arms:
         run = RunFolder(self.folder / "twin")
         if not run.growth_path.is_file():
             event = {"event": "twin", "step": self.parent.step, "parent_sha256": self.parent.digest}
+            self.parent.run.check_present()
             with new_folder(run.path) as folder:
                 append_jsonl(RunFolder(folder).metrics_path, self.parent.metrics())
                 append_jsonl(RunFolder(folder).growth_path, [event])
@@ -120,6 +121,7 @@ class Arms:
         course = self.course
         measured = measure(self.parent, expansion, course.setting, course.evaluation, stop=course.stop)
         event = expansion.event | {"evaluated": True} | measured.document()
+        self.parent.run.check_present()
         write_expansion(self.parent, expansion, run, event, measured)
 
     def _diverged(self, run: RunFolder, expansion: Expansion) -> tuple[Arm, Event, Event]:

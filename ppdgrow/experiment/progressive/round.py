@@ -146,7 +146,7 @@ class Round:
             replace(checkpoint, state=state),
             assignment=weight_files(self.parent.folder),
         )
-        self.run.prune(self.course.recipe.train.keep, protect=set())
+        self.run.prune(self.course.recipe.train.keep)
         shutil.rmtree(self.arms.folder, ignore_errors=True)
 
     def _events(self, trials: Sequence[Trial], kept: Trial | None, twin: Arm) -> list[Event]:
