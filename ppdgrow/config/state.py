@@ -6,7 +6,8 @@ from typing import Annotated, Literal
 
 from pydantic import BaseModel, ConfigDict, Field
 
-Count = Annotated[int, Field(ge=0)]
+Count = Annotated[int, Field(ge=0, le=2**62)]
+Flops = Annotated[int, Field(ge=0, le=10**40)]
 Finite = Annotated[float, Field(allow_inf_nan=False)]
 
 
@@ -32,7 +33,7 @@ class Cost(_Frozen):
     """Training tokens, FLOPs (forward and backward), and seconds of training steps."""
 
     tokens: Count = 0
-    flops: Count = 0
+    flops: Flops = 0
     seconds: Annotated[float, Field(ge=0, allow_inf_nan=False)] = 0.0
 
     def plus(self, other: Cost) -> Cost:

@@ -65,6 +65,10 @@ class _RecipeLoader(yaml.SafeLoader):
         lines: dict[str, int] = {}
         for key_node, value_node in node.value:
             key = self.construct_object(key_node, deep=True)
+            if key == "<<":
+                raise ConstructorError(
+                    None, None, "merge keys (<<) are not allowed: write each value out", key_node.start_mark
+                )
             if not isinstance(key, str):
                 raise ConstructorError(None, None, f"a key must be a name, found {key!r}", key_node.start_mark)
             if key in mapping:

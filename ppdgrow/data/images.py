@@ -136,7 +136,8 @@ class ImageDataset(Dataset):
         augmented = f", {self.augmentation.describe()}" if self.augmentation else ""
         return (
             f"{self.name}: {train:,} train, {validation:,} validation images of {height} x {width}, "
-            f"{len(self.classes)} classes{augmented}"
+            f"{len(self.classes)} classes ({', '.join(self.classes[:3])}{', ..' if len(self.classes) > 3 else ''})"
+            f"{augmented}"
         )
 
     def identity(self, validation_examples: int) -> DataIdentity:

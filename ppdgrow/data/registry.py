@@ -90,5 +90,6 @@ def _refuse_mistyped(config: DataConfig) -> None:
     near = difflib.get_close_matches(config.name, DATASETS, n=1)
     hint = f" (did you mean {near[0]!r}?)" if near else ""
     raise ConfigError(
-        f"data.name is {config.name!r}, expected one of {', '.join(DATA_NAMES)}{hint}, or an existing path"
+        f"data.name is {config.name!r}, expected one of {', '.join(DATA_NAMES)}{hint}, or a path to "
+        "your own (where it is relative to another folder, name that one with --data-dir)"
     )

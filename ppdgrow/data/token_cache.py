@@ -27,9 +27,11 @@ FORMAT = "1"
 def cache_folder() -> Path:
     """Where entries lie; it need not exist."""
     named = os.environ.get(CACHE_VARIABLE)
-    if named:
-        return Path(named).expanduser()
-    return Path(os.environ.get("XDG_CACHE_HOME") or "~/.cache").expanduser() / "ppdgrow"
+    folder = Path(named) if named else Path(os.environ.get("XDG_CACHE_HOME") or "~/.cache") / "ppdgrow"
+    try:
+        return folder.expanduser()
+    except RuntimeError:  # of a user without a home
+        return folder
 
 
 def cached_tokenizer(spec: str, train_text: Callable[[], bytes]) -> Tokenizer:
@@ -87,8 +89,8 @@ def _read(path: Path) -> bytes:
     """
     stored = path.read_bytes()
     digest, content = stored[:32], stored[32:]
-    if hashlib.sha256(content).digest() != digest:
-        raise ValueError("damaged")
+    if _digest(path, content) != digest:
+        raise ValueError("damaged, or of another name")
     return content
 
 
@@ -96,6 +98,11 @@ def _write(path: Path, content: bytes) -> None:
     """Keep an entry if the file system lets us."""
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
-        replace_file(path, hashlib.sha256(content).digest() + content)
+        replace_file(path, _digest(path, content) + content)
     except OSError:
         return
+
+
+def _digest(path: Path, content: bytes) -> bytes:
+    """Of the content and of the key, which is the name: an entry under another name is none."""
+    return hashlib.sha256(path.name.encode() + b"\n" + content).digest()

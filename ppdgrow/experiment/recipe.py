@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from ppdgrow.config.kinds import FAMILIES
+from ppdgrow.config.kinds import DATA_NAMES, FAMILIES
 from ppdgrow.config.load import Layer, Resolved, resolve
 from ppdgrow.config.schema import NOT_INHERITED, Recipe, flatten
 from ppdgrow.data import Dataset, canonical_name, resolve_defaults
@@ -124,7 +124,8 @@ def default_folder(parent: Parent | None, recipe: Recipe) -> Path:
         step = "" if parent.folder == _newest(parent) else f"-step{parent.step}"
         return sibling(parent, f"{step}-trained-{digest}")
     model = recipe.model
-    name = Path(recipe.data.name).stem if "/" in recipe.data.name else recipe.data.name
+    own = recipe.data.name not in DATA_NAMES
+    name = (Path(recipe.data.name).resolve().stem.lstrip(".") or "data") if own else recipe.data.name
     return Path("runs") / f"{name}-{model.family}-{model.stream}-{model.layers}-{digest}"
 
 

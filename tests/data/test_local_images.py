@@ -78,6 +78,44 @@ def test_a_class_of_trains_is_no_split(tmp_path: Path) -> None:
     assert images_at(tmp_path).classes == ("bus", "test", "train")
 
 
+@pytest.mark.parametrize("names", [("training_set", "test_set"), ("train", "eval"), ("Train Data", "holdout-images")])
+def test_other_names_of_splits(tmp_path: Path, names: tuple[str, str]) -> None:
+    for name in names:
+        write_classes(tmp_path / name)
+    assert images_at(tmp_path).classes == ("cat", "dog")
+
+
+def test_a_folder_beside_splits_that_is_none_is_refused(tmp_path: Path) -> None:
+    for name in ("train", "val", "more"):
+        write_classes(tmp_path / "a" / name)
+    with pytest.raises(InvalidInputError, match=r"found 'more/cat/0\.png', .* beside what is named for train, valid"):
+        images_at(tmp_path / "a")
+    for name in ("train", "test", "unlabelled"):
+        write_classes(tmp_path / "b" / name)
+    with pytest.raises(InvalidInputError, match=r"beside what is named for test, train: name each"):
+        images_at(tmp_path / "b")
+
+
+def test_folders_that_are_links_are_followed_and_loops_end(tmp_path: Path) -> None:
+    write_classes(tmp_path / "far", ["zebra"])
+    write_classes(tmp_path / "near", ["cat"])
+    (tmp_path / "near" / "zebra").symlink_to(tmp_path / "far" / "zebra")
+    (tmp_path / "near" / "cat" / "loop").symlink_to(tmp_path / "near")
+    dataset = images_at(tmp_path / "near")
+    assert dataset.classes == ("cat", "zebra")
+    assert sum(len(dataset.images(split).labels) for split in SPLITS) == 40
+
+
+def test_what_is_left_out_is_said(tmp_path: Path) -> None:
+    write_classes(tmp_path)
+    for name in ("labels.csv", "README.md", "cat/notes.doc"):
+        (tmp_path / name).write_text("x")
+    assert images_at(tmp_path).warnings == ["left out what is no image: 'cat/notes.doc', 'labels.csv'"]
+    (tmp_path / "cat" / "photo.HEIC").write_bytes(b"no image")
+    with pytest.raises(InvalidInputError, match=r"the image 'cat/photo\.HEIC' cannot be read"):
+        images_at(tmp_path).input_spec(4)
+
+
 def test_only_a_train_folder_is_cut(tmp_path: Path) -> None:
     write_classes(tmp_path / "train")
     dataset = images_at(tmp_path)

@@ -46,7 +46,9 @@ def test_a_column_of_text_by_name_by_type_and_by_choice(tmp_path: Path) -> None:
     assert whole(opened(parquet(tmp_path / "a.parquet", id=range(100), title=["t"] * 100, text=ROWS))) == expected
     assert whole(opened(parquet(tmp_path / "b.parquet", n=range(100), poem=ROWS))) == expected
     two = parquet(tmp_path / "c.parquet", verse=ROWS, prose=["x"] * 100)
-    with pytest.raises(ConfigError, match=r"found the columns 'verse', 'prose', of which none is clearly the text"):
+    with pytest.raises(
+        ConfigError, match=r"columns 'verse \(string\)', 'prose \(string\)', of which none is clearly the text"
+    ):
         opened(two)
     assert whole(opened(two, text_column="verse")) == expected
     with pytest.raises(ConfigError, match=r"data\.text_column is 'vers', which is not there .*one of 'verse', 'prose'"):
@@ -94,6 +96,63 @@ def test_what_labels_can_be_wrong(tmp_path: Path, pictures: list[bytes]) -> None
     empty = opened(parquet(tmp_path / "d.parquet", img=[*pictures[:19], None], label=[0, 1] * 10))
     with pytest.raises(InvalidInputError, match=r"'d\.parquet row 19' cannot be read \(the row has no bytes"):
         [empty.images(split) for split in SPLITS]  # type: ignore[attr-defined]
+
+
+def test_classes_are_matched_by_name_across_tables(tmp_path: Path, pictures: list[bytes]) -> None:
+    datasets = pytest.importorskip("datasets")
+    datasets.disable_progress_bars()
+    folder = tmp_path / "set"
+    folder.mkdir()
+
+    def saved(name: str, classes: list[str], labels: list[int]) -> None:
+        features = datasets.Features({"image": datasets.Image(), "label": datasets.ClassLabel(names=classes)})
+        rows = {"image": [{"bytes": picture, "path": None} for picture in pictures], "label": labels}
+        datasets.Dataset.from_dict(rows, features=features).to_parquet(str(folder / f"{name}.parquet"))
+
+    saved("train", ["dark", "light"], [0, 1] * 10)
+    saved("validation", ["light", "dark"], [0, 1] * 10)
+    dataset = opened(folder)
+    assert isinstance(dataset, ImageDataset)
+    assert dataset.classes == ("dark", "light")
+    assert dataset.images("train").labels.tolist() == [0, 1] * 10
+    assert dataset.images("validation").labels.tolist() == [1, 0] * 10
+    parquet(folder / "test.parquet", image=pictures, label=[0, 1] * 10)
+    with pytest.raises(InvalidInputError, match="some tables name the classes of 'label' and others do not"):
+        opened(folder)
+
+
+def test_a_test_split_without_labels_stops_only_who_reads_it(tmp_path: Path, pictures: list[bytes]) -> None:
+    parquet(tmp_path / "set" / "train.parquet", image=pictures, label=[0, 1] * 10)
+    parquet(tmp_path / "set" / "test.parquet", image=pictures, label=[-1] * 20)
+    dataset = opened(tmp_path / "set")
+    assert isinstance(dataset, ImageDataset)
+    assert dataset.classes == ("0", "1")
+    assert len(dataset.images("train").labels) == 18
+    with pytest.raises(InvalidInputError, match=r"the label '-1' in test does not occur in the training data"):
+        dataset.images("test")
+
+
+def test_odd_columns(tmp_path: Path, pictures: list[bytes]) -> None:
+    categories = pa.array(ROWS).dictionary_encode()
+    assert whole(opened(parquet(tmp_path / "a.parquet", text=categories))) == "\n".join(ROWS) + "\n"
+    named = opened(parquet(tmp_path / "b.parquet", image=pictures, label=pa.array(["x", "y"] * 10).dictionary_encode()))
+    assert isinstance(named, ImageDataset)
+    assert named.classes == ("x", "y")
+    with pytest.raises(
+        ConfigError, match=r"no labels among the columns 'image \(binary\)', 'label \(double\)', expected"
+    ):
+        opened(parquet(tmp_path / "c.parquet", image=pictures, label=[0.0, 1.0] * 10))
+    with pytest.raises(ConfigError, match=r"'text \(list<element: string>\)', of which none is clearly the text"):
+        opened(parquet(tmp_path / "d.parquet", text=[["a"]] * 9))
+    twice = pa.Table.from_arrays([pa.array(["a"]), pa.array(["b"])], names=["text", "text"])
+    pq.write_table(twice, tmp_path / "e.parquet")
+    with pytest.raises(InvalidInputError, match="two columns have one name"):
+        opened(tmp_path / "e.parquet")
+    broken = pa.array([b"\xff\xfe bad"] * 50).view(pa.string())
+    with pytest.raises(InvalidInputError, match=r"cannot read .*f\.parquet"):
+        whole(opened(parquet(tmp_path / "f.parquet", text=broken)))
+    with pytest.raises(InvalidInputError, match="found 9 rows and no text in the column 'text'"):
+        whole(opened(parquet(tmp_path / "g.parquet", text=pa.array([None] * 9, pa.string()))))
 
 
 def test_damaged_parquet(tmp_path: Path) -> None:

@@ -101,8 +101,68 @@ def test_what_is_not_named_is_cut_off_train_and_a_missing_test_split_is_said(tmp
 def test_a_file_in_no_split_beside_named_splits_is_refused(tmp_path: Path) -> None:
     for name in ("train.txt", "valid.txt", "more.txt"):
         written(tmp_path / name, LINES)
-    with pytest.raises(InvalidInputError, match=r"found 'more\.txt' beside what is named for the splits train, valid"):
+    with pytest.raises(
+        InvalidInputError, match=r"found 'more\.txt' beside what is named for train, validation: name each"
+    ):
         text_at(tmp_path)
+
+
+@pytest.mark.parametrize("other", ["eval", "dev", "val_set", "testing"])
+def test_other_names_of_splits(tmp_path: Path, other: str) -> None:
+    written(tmp_path / "train.txt", "train\n" * 50)
+    written(tmp_path / f"{other}.txt", "other\n" * 50)
+    assert b"other" not in text_at(tmp_path).read("train")
+
+
+def test_train_and_an_unknown_name_are_not_thrown_together(tmp_path: Path) -> None:
+    written(tmp_path / "a" / "train.txt", LINES)
+    written(tmp_path / "a" / "gold.txt", LINES)
+    with pytest.raises(InvalidInputError, match=r"found 'gold\.txt' beside what is named for train"):
+        text_at(tmp_path / "a")
+    written(tmp_path / "b" / "valid.txt", LINES)
+    written(tmp_path / "b" / "test.txt", LINES)
+    with pytest.raises(InvalidInputError, match=r"found the splits test, validation and none that is called train"):
+        text_at(tmp_path / "b")
+
+
+def test_splits_that_lie_deeper(tmp_path: Path) -> None:
+    for name, text in (("train", "a"), ("valid", "b"), ("test", "c")):
+        written(tmp_path / "en" / f"{name}.txt", f"{text}\n" * 50)
+    dataset = text_at(tmp_path)
+    assert dataset.read("train") == b"a\n" * 50
+    assert dataset.read("test") == b"c\n" * 50
+
+
+def test_runs_of_the_program_below_the_data_are_no_data(tmp_path: Path) -> None:
+    written(tmp_path / "a.txt", LINES)
+    for name in ("recipe.yaml", "growth.jsonl", "checkpoints/step-00000001/model.safetensors"):
+        written(tmp_path / "runs" / "r" / name, BINARY)
+    parts = [text_at(tmp_path).read(split) for split in ("train", "validation", "test")]
+    assert b"".join(parts).decode() == LINES
+    (tmp_path / "runs" / "r" / "growth.jsonl").unlink()
+    with pytest.raises(InvalidInputError, match="is binary"):
+        text_at(tmp_path).read("train")
+
+
+def test_rows_of_a_table_as_text_are_said(tmp_path: Path) -> None:
+    written(tmp_path / "a.jsonl", '{"text": "x"}\n' * 100)
+    assert text_at(tmp_path).warnings[0].startswith("'a.jsonl' read as plain text")
+    assert text_at(written(tmp_path / "b" / "b.txt", LINES)).warnings == []
+
+
+def test_one_long_line_with_a_line_end_near_its_end_has_all_splits(tmp_path: Path) -> None:
+    dataset = text_at(written(tmp_path / "long.txt", "word " * 4000 + "\n" + "tail " * 100))
+    assert all(len(dataset.read(split)) > 500 for split in ("train", "validation", "test"))
+
+
+def test_half_characters_are_refused(tmp_path: Path) -> None:
+    with pytest.raises(InvalidInputError, match="is not unicode_escape text"):
+        text_at(written(tmp_path / "e.txt", "\\ud800 text\n" * 100), encoding="unicode_escape").read("train")
+
+
+def test_a_data_directory_that_is_none_is_said_although_the_path_exists(tmp_path: Path) -> None:
+    with pytest.raises(InvalidInputError, match="is not a folder"):
+        text_at(written(tmp_path / "a.txt", LINES), directory=str(tmp_path / "gone"))
 
 
 def test_a_folder_of_code_has_no_splits_by_accident(tmp_path: Path) -> None:
@@ -195,7 +255,7 @@ def test_bad_text(tmp_path: Path) -> None:
     refused(tmp_path / "pipe", r"neither a file nor a folder")
     with pytest.raises(ConfigError, match=r"data\.name is ' ', expected one of"):
         resolve_defaults(DataConfig(name=" "))
-    refused(Path("\0"), r"an existing path")
+    refused(Path("\0"), r"a path to your own")
     refused(Path("x" * 5000), r"cannot read|expected one of")
 
 

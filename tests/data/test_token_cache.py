@@ -73,6 +73,25 @@ def test_a_damaged_entry_is_made_anew(damage: bytes | None, folder: Path, encodi
     assert encodings == ["text", "text"], "the entry is whole again"
 
 
+def test_an_entry_under_another_name_is_none(folder: Path) -> None:
+    tokenizer = cached_tokenizer("bpe:300", lambda: TEXT)
+    texts = [TEXT, TEXT[:900]]
+    digests = [hashlib.sha256(raw).hexdigest() for raw in texts]
+    expected = [cached_tokens(tokenizer, raw, digest, "text") for raw, digest in zip(texts, digests, strict=True)]
+    first, second = sorted(folder.glob("tokens-*"))
+    content = first.read_bytes(), second.read_bytes()
+    first.write_bytes(content[1])
+    second.write_bytes(content[0])
+    for raw, digest, tokens in zip(texts, digests, expected, strict=True):
+        assert torch.equal(cached_tokens(tokenizer, raw, digest, "text"), tokens)
+
+
+def test_the_home_of_nobody_costs_time_only(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("PPDGROW_CACHE", "~no-such-user/cache")
+    assert cached_tokenizer("bpe:300", lambda: TEXT).json
+
+
 def test_a_folder_that_cannot_be_written_costs_time_only(folder: Path, encodings: list[str]) -> None:
     folder.write_text("a file in its place")
     for _ in range(2):

@@ -69,7 +69,10 @@ def test_images_in_folders(ppdgrow: Command) -> None:
     write_classes(Path("pets"), ["cat", "d\u00f6g"])
     line = "train --layers 2 --steps 6 --no-decay --data pets"
     trained = ppdgrow(f"{line} --out s", *SMALL_IMAGES)
-    assert "pets: 32 train, 4 validation images of 8 x 8, 2 classes, flipped and cropped at random" in trained.stderr
+    assert (
+        "pets: 32 train, 4 validation images of 8 x 8, 2 classes (cat, d\u00f6g), flipped and cropped at random"
+        in trained.stderr
+    )
     assert "d\u00f6g" in Path("s/README.md").read_text()
     ppdgrow("grow s --pair ffn --out g --quiet")
     ppdgrow("train g --steps 4 --out t --quiet")

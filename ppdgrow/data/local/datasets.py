@@ -58,6 +58,7 @@ class LocalText(TextDataset):
         super().__init__(config, task, tokenizer_json)
         self.name = name_of(config)
         self._source = source
+        self.warnings += source.notes
         self._texts: dict[Split | None, bytes] = {}
 
     @property
@@ -77,12 +78,12 @@ class LocalText(TextDataset):
 
 
 def _line_end(text: bytes, share: float) -> int:
-    """Where to cut: after the first line end from a share on, else between two characters there."""
+    """Where to cut: after the next line end from a share on, else (far from one) between two characters there."""
     place = round(share * len(text))
     if place in (0, len(text)):
         return place
-    after = text.find(b"\n", place - 1) + 1
-    if after and after < len(text):
+    after = text.find(b"\n", place - 1, place + round(TEXT_SHARE / 2 * len(text))) + 1
+    if after:
         return after
     while place < len(text) and text[place] & 0xC0 == 0x80:  # within a character of several bytes
         place += 1
@@ -100,6 +101,7 @@ class LocalImages(ImageDataset):
         super().__init__(config, task, tokenizer_json)
         self.name = name_of(config)
         self._source = source
+        self.warnings += source.notes
         self._broken: set[str] = set()
         self.classes = source.classes
         if len(self.classes) < 2:
@@ -116,12 +118,12 @@ class LocalImages(ImageDataset):
 
     @cached_property
     def image_size(self) -> tuple[int, int, int]:
-        """`data.image_size`, else the size that all images have, else 64 x 64."""
+        """`data.image_size`, else the size that all images of train and validation have, else 64 x 64."""
         side = self.config.image_size
         if side is not None:
             return 3, side, side
         sizes = set()
-        for part in self._source.parts:
+        for part in {_piece(self._source, split, IMAGE_SHARE, self.config).part for split in ("train", "validation")}:
             for sample in self._source.samples(part):
                 size = self._attempt(sample, lambda sample: size_of(sample.read()))
                 if size is not None:

@@ -15,9 +15,14 @@ from ppdgrow.errors import InvalidInputError
 
 Kind = Literal["text", "images", "parquet", "saved"]
 
-IMAGES = frozenset([".png", ".jpg", ".jpeg", ".bmp", ".gif", ".webp", ".tif", ".tiff", ".ppm", ".pgm"])
+# Also those that Pillow may not read: they are named then, not passed over.
+IMAGES = frozenset(
+    [".png", ".jpg", ".jpeg", ".jfif", ".bmp", ".gif", ".webp", ".tif", ".tiff", ".ppm", ".pgm", ".pbm", ".tga"]
+    + [".jp2", ".heic", ".heif", ".avif"]
+)
 PARQUET = ".parquet"
 SAVED = ("dataset_dict.json", "dataset_info.json", "state.json")  # what `save_to_disk` leaves at the top
+_RUN = ("recipe.yaml", "growth.jsonl")
 _SKIPPED_FOLDERS = frozenset(["__pycache__", "__MACOSX"])
 
 
@@ -38,12 +43,10 @@ class Files:
     others: tuple[str, ...] = ()
 
     def split_of(self, name: str) -> Split | None:
-        """The split that a file is named for: by its first folder, else by its own name (of text: at the top)."""
+        """The split that a file is named for: by its first folder, else by its own name."""
         first, _, rest = name.partition("/")
         by_folder = split_of_name(first, folder=True) if rest else None
-        if by_folder is not None or (rest and self.kind == "text"):
-            return by_folder
-        return split_of_name(Path(name).stem, folder=False)
+        return by_folder or split_of_name(Path(name).stem, folder=False)
 
 
 def find(config: DataConfig) -> Path:
@@ -54,9 +57,10 @@ def find(config: DataConfig) -> Path:
     """
     try:
         given = Path(config.name).expanduser()
+        folder = data_directory(config) if config.directory else None
         if given.exists():
             return given
-        folder = data_directory(config)
+        folder = folder or data_directory(config)
         below = [] if folder is None else [folder / given, folder / given.name]
         found = next((place for place in below if place.exists()), None)
     except (OSError, ValueError, RuntimeError) as error:
@@ -111,8 +115,13 @@ def _walk(root: Path) -> list[str]:
             f"data: cannot read the folder {str(error.filename)!r} ({error.strerror}): make it readable"
         ) from None
 
-    found = []
-    for current, folders, files in os.walk(root, onerror=refuse):
+    found, seen = [], set()
+    for current, folders, files in os.walk(root, onerror=refuse, followlinks=True):
+        place = Path(current).stat()
+        if (place.st_dev, place.st_ino) in seen or all((Path(current) / name).is_file() for name in _RUN):
+            folders[:] = []  # a loop of links, or a run of this program in the midst of the data
+            continue
+        seen.add((place.st_dev, place.st_ino))
         folders[:] = [name for name in folders if not name.startswith(".") and name not in _SKIPPED_FOLDERS]
         paths = [Path(current) / name for name in files if not name.startswith(".")]
         found += [path.relative_to(root).as_posix() for path in paths if path.is_file()]

@@ -8,9 +8,10 @@ from ppdgrow.config.schema import DataConfig
 from ppdgrow.data.dataset import Split
 from ppdgrow.data.local.files import Files
 from ppdgrow.data.local.source import ImageSource, Sample, TextSource
-from ppdgrow.data.local.splitting import by_hash, parts_of, split_of_name
+from ppdgrow.data.local.splitting import by_hash, few, is_about, parts_of, split_of_name
 from ppdgrow.errors import InvalidInputError
 
+_ROWS = frozenset([".csv", ".tsv", ".json", ".jsonl", ".ndjson"])
 SKIP = "or set data.skip_broken to go on without such files"
 
 
@@ -19,8 +20,14 @@ class TextFiles(TextSource):
 
     def __init__(self, files: Files, config: DataConfig) -> None:
         self._files, self._config = files, config
-        self.parts = parts_of(files.names, files.split_of, str(files.root))
+        # Among others, a file in a folder of no split says nothing by its own name: it may be code, like src/train.py.
+        all_named = all(files.split_of(name) or is_about(name) for name in files.names)
+        split_of = files.split_of if all_named else _split_of_text
+        self.parts = parts_of(files.names, split_of, str(files.root))
         self.skipped = {}
+        rows = [name for name in files.names if Path(name).suffix.lower() in _ROWS]
+        if rows:
+            self.notes = [f"{few(rows)} read as plain text, names of columns and all: save one as parquet for a column"]
 
     def text(self, part: Split | None) -> str:
         """All files of the part, joined by newlines."""
@@ -34,6 +41,11 @@ class TextFiles(TextSource):
                     raise InvalidInputError(f"{error}{'' if len(self._files.names) == 1 else f', {SKIP}'}") from None
                 self.skipped[name] = str(error)
         return "\n".join(texts)
+
+
+def _split_of_text(name: str) -> Split | None:
+    first, _, rest = name.partition("/")
+    return split_of_name(first if rest else Path(name).stem, folder=bool(rest))
 
 
 def read_text(path: Path, encoding: str) -> str:
@@ -51,6 +63,7 @@ def read_text(path: Path, encoding: str) -> str:
     where = f"data: {str(path)!r}"
     try:
         text = raw.decode(encoding)
+        text.encode()  # half a character (a lone surrogate) is none
     except UnicodeError as error:
         start = getattr(error, "start", 0)
         byte = f" (byte 0x{raw[start]:02x} at offset {start})" if start < len(raw) else ""
@@ -84,6 +97,8 @@ class ImageFolder(ImageSource):
                 )
             self._labels[name] = folders[level]
         self.classes = tuple(sorted(set(self._labels.values())))
+        others = [name for name in files.others if not is_about(name)]
+        self.notes = [f"left out what is no image: {few(others)}"] if others else []
 
     def samples(self, part: Split | None) -> list[Sample]:
         """The files of the part in the order of their names."""

@@ -24,10 +24,12 @@ class TextSource(ABC):
 
     Attributes:
         parts: names by the split that they are named for.
+        notes: what a user should know of what was found.
         skipped: what was left out under `data.skip_broken`, by name, with the reason.
     """
 
     parts: Parts
+    notes: Sequence[str] = ()
     skipped: dict[str, str]
 
     @abstractmethod
@@ -45,10 +47,12 @@ class ImageSource(ABC):
     Attributes:
         parts: names by the split that they are named for.
         classes: names of all classes, in the order of their numbers.
+        notes: what a user should know of what was found.
     """
 
     parts: Parts
     classes: tuple[str, ...]
+    notes: Sequence[str] = ()
 
     @abstractmethod
     def samples(self, part: Split | None) -> Sequence[Sample]:

@@ -1,7 +1,7 @@
 """Which part of somebody's files is train, validation and test: by their names, else by a fixed cut.
 
-Files and folders like `train.txt`, `val/` or `wiki.test.tokens` name splits, if there is train and another. Where the
-validation split is not named, it is cut off the end of train; where there are no names, so is the test split.
+Files and folders like `train.txt`, `val/`, `test_set/` or `wiki.test.tokens` name splits. Where the validation split is
+not named, it is cut off the end of train; where there are no names, so is the test split.
 """
 
 from __future__ import annotations
@@ -18,16 +18,12 @@ from ppdgrow.errors import InvalidInputError
 Parts = Mapping[Split | None, Sequence[str]]
 
 WORDS: dict[str, Split] = {
-    "train": "train",
-    "training": "train",
-    "valid": "validation",
-    "validation": "validation",
-    "val": "validation",
-    "dev": "validation",
-    "test": "test",
-    "testing": "test",
+    **dict.fromkeys(("train", "training", "trainset"), "train"),
+    **dict.fromkeys(("valid", "validation", "val", "dev", "eval", "evaluation", "valset", "devset"), "validation"),
+    **dict.fromkeys(("test", "testing", "testset", "holdout"), "test"),
 }
 _WORD = re.compile(r"[a-z]+")
+_FILLERS = frozenset(["set", "data", "split", "images", "files"])
 _ABOUT = re.compile(r"(readme|license|licence|copying|citation|dataset_infos?)(\.|$)", re.IGNORECASE)
 
 
@@ -50,29 +46,45 @@ class Piece:
 
 
 def split_of_name(name: str, *, folder: bool) -> Split | None:
-    """The split that a name stands for: a folder's whole name, or one word of a file's name."""
-    words = [name.lower()] if folder else _WORD.findall(name.lower())
+    """The split that a name stands for: one word of a file's name, or of a folder's that says nothing else."""
+    words = _WORD.findall(name.lower())
     found = {WORDS[word] for word in words if word in WORDS}
+    if folder and any(word not in WORDS and word not in _FILLERS for word in words):
+        return None
     return found.pop() if len(found) == 1 else None
 
 
+def is_about(name: str) -> bool:
+    """Whether a file tells of the data and is not part of it, such as README.md."""
+    return _ABOUT.match(name.rpartition("/")[2]) is not None
+
+
 def parts_of(names: Sequence[str], split_of: Callable[[str], Split | None], where: str) -> Parts:
-    """Names by the split that each is named for; all under None unless there is train and another split.
+    """Names by the split that each is named for; all under None where none is named, or all for one split.
+
+    Args:
+        names: of files or tables.
+        split_of: the split that one is named for.
+        where: the path, for messages.
 
     Raises:
-        InvalidInputError: some are named for splits, and others are not.
+        InvalidInputError: some are named for splits and others are not, or none is for train.
     """
     parts: dict[Split | None, list[str]] = {}
     for name in names:
         parts.setdefault(split_of(name), []).append(name)
-    if "train" not in parts or not parts.keys() & {"validation", "test"}:
+    rest = [name for name in parts.pop(None, []) if not is_about(name)]
+    if not parts or (len(parts) == 1 and not rest):
         return {None: list(names)}
-    rest = [name for name in parts.pop(None, []) if not _ABOUT.match(name)]
+    called = ", ".join(sorted(map(str, parts)))
+    if "train" not in parts:
+        if len(parts) == 1:
+            return {None: list(names)}
+        raise InvalidInputError(f"data {where!r}: found the splits {called} and none that is called train: add it")
     if rest:
         raise InvalidInputError(
-            f"data {where!r}: found {few(rest)} beside what is named for the splits "
-            f"{', '.join(sorted(map(str, parts)))}: "
-            "move these into folders train, validation and test, or rename what is not meant as a split"
+            f"data {where!r}: found {few(rest)} beside what is named for {called}: name each for its split (train, "
+            "validation, test), take it away, or rename what is not meant as a split"
         )
     return parts
 

@@ -24,27 +24,50 @@ LABEL_NAMES = ("label", "labels", "class", "target", "fine_label", "category")
 
 @dataclass(frozen=True)
 class Tables:
-    """Named tables of one schema, each with a function that reads some of its columns.
+    """Named tables that share the columns in use.
 
     Attributes:
         where: the path, for messages.
         parts: names of tables by the split that they are named for.
-        read: `read(name, columns)` gives the pyarrow table.
-        schema: the pyarrow schema of the first table.
+        schema_of: gives the pyarrow schema of a table.
+        read: `read(name, column)` gives the values of a column, a pyarrow chunked array.
     """
 
     where: str
     parts: Parts
-    read: Callable[[str, list[str]], Any]
-    schema: Any
+    schema_of: Callable[[str], Any]
+    read: Callable[[str, str], Any]
 
-    def rows(self, part: Split | None, columns: list[str]) -> list[tuple[str, Any]]:
-        """Tables of a part with their names.
+    @property
+    def schema(self) -> Any:
+        """The schema of the first table.
 
         Raises:
-            InvalidInputError: a table cannot be read, or lacks a column.
+            InvalidInputError: two columns have one name.
         """
-        return [(name, self.read(name, columns)) for name in self.parts[part]]
+        schema = self.schema_of(self.names[0])
+        if len(set(schema.names)) < len(schema.names):
+            raise InvalidInputError(f"data {self.where!r}: two columns have one name ({few(schema.names)}): rename one")
+        return schema
+
+    @property
+    def names(self) -> list[str]:
+        """All tables."""
+        return [name for names in self.parts.values() for name in names]
+
+    def column(self, part: Split | None, column: str) -> list[tuple[str, Any]]:
+        """The values of a column in each table of a part, with the table's name.
+
+        Raises:
+            InvalidInputError: a table cannot be read, or lacks the column.
+        """
+        for name in self.parts[part]:
+            if column not in self.schema_of(name).names:
+                raise InvalidInputError(
+                    f"data {self.where!r}: {name!r} has no column {column!r} as the other tables have "
+                    f"({few(self.schema_of(name).names)}): take it away"
+                )
+        return [(name, self.read(name, column)) for name in self.parts[part]]
 
 
 def open_parquet(files: Files) -> Tables:
@@ -59,13 +82,12 @@ def open_parquet(files: Files) -> Tables:
         with reading("data", files.root / name), pyarrow.parquet.ParquetFile(files.root / name) as file:
             return file.schema_arrow
 
-    def read(name: str, columns: list[str]) -> Any:
-        _check_columns(schema_of(name), columns, str(files.root / name))
+    def read(name: str, column: str) -> Any:
         with reading("data", files.root / name), pyarrow.parquet.ParquetFile(files.root / name) as file:
-            return file.read(columns=columns)
+            return file.read(columns=[column]).column(column)
 
     where = str(files.root / files.names[0]) if len(files.names) == 1 else str(files.root)
-    return Tables(where, parts_of(files.names, files.split_of, where), read, schema_of(files.names[0]))
+    return Tables(where, parts_of(files.names, files.split_of, where), schema_of, read)
 
 
 def open_saved(files: Files) -> Tables:
@@ -82,18 +104,18 @@ def open_saved(files: Files) -> Tables:
         loaded = datasets.load_from_disk(where)
         whole = loaded if isinstance(loaded, dict) else {"": loaded}
         tables = {name: dataset.with_format("arrow") for name, dataset in whole.items()}
-        schema = next(iter(tables.values())).features.arrow_schema
+        schemas = {name: table.features.arrow_schema for name, table in tables.items()}
     except Exception as error:  # the library passes on whatever its readers raise
         raise InvalidInputError(
             f"data {where!r}: the saved data set cannot be read ({_first_line(error)}): save it again with save_to_disk"
         ) from None
 
-    def read(name: str, columns: list[str]) -> Any:
-        _check_columns(tables[name].features.arrow_schema, columns, where)
+    def read(name: str, column: str) -> Any:
         with reading("data", Path(where)):
-            return tables[name].select_columns(columns)[:]
+            return tables[name].select_columns([column])[:].column(column)
 
-    return Tables(where, parts_of(list(tables), partial(split_of_name, folder=True), where), read, schema)
+    parts = parts_of(list(tables), partial(split_of_name, folder=True), where)
+    return Tables(where, parts, schemas.__getitem__, read)
 
 
 class TextColumn(TextSource):
@@ -105,58 +127,84 @@ class TextColumn(TextSource):
 
     def text(self, part: Split | None) -> str:
         """All rows of the part in their order, each with a newline at its end."""
-        documents = []
-        for _, table in self._tables.rows(part, [self._column]):
-            documents += [row for row in table.column(self._column).to_pylist() if row]
+        documents, count = [], 0
+        for name, values in self._tables.column(part, self._column):
+            with reading("data", Path(self._tables.where) / name):
+                rows = values.to_pylist()
+            documents += [row for row in rows if row]
+            count += len(rows)
+        if not documents:
+            raise InvalidInputError(
+                f"data {self._tables.where!r}: found {count} rows and no text in the column {self._column!r}: use "
+                "other data, or name another column with -o data.text_column=NAME"
+            )
         return "".join(row if row.endswith("\n") else f"{row}\n" for row in documents).replace("\r\n", "\n")
 
 
 class ImageColumn(ImageSource):
-    """A column of encoded images and one of labels."""
+    """A column of encoded images and one of labels. The classes are those of the training data."""
 
     def __init__(self, tables: Tables, image: str, label: str) -> None:
         self._tables, self._image, self._label = tables, image, label
         self.parts = tables.parts
-        self._names = _class_names(tables.schema, label)
-        found = {name for part in self.parts for name in self._labels(part)}
-        self.classes = self._names or tuple(sorted(found, key=_by_number))
+        self._names = {name: _class_names(tables.schema_of(name), label) for name in tables.names}
+        if len({names is None for names in self._names.values()}) > 1:
+            raise InvalidInputError(
+                f"data {tables.where!r}: some tables name the classes of {label!r} and others do not, so that their "
+                "numbers may mean different classes: save them all in one way"
+            )
+        listed = dict.fromkeys(name for names in self._names.values() for name in names or ())
+        training: Split | None = "train" if "train" in self.parts else None
+        self.classes = tuple(listed or sorted(set(self._labels(training)), key=_by_number))
 
     def samples(self, part: Split | None) -> list[Sample]:
         """The rows of the part in their order."""
-        labels = iter(self._labels(part))
-        found = []
-        for name, table in self._tables.rows(part, [self._image]):
-            rows = table.column(self._image)
+        known = set(self.classes)
+        labels = self._labels(part)
+        strange = next((label for label in labels if label not in known), None)
+        if strange is not None:
+            raise InvalidInputError(
+                f"data {self._tables.where!r}: the label {strange!r} in {part} does not occur in the training data: "
+                "take its rows out, or add such images to train"
+            )
+        found: list[Sample] = []
+        for name, values in self._tables.column(part, self._image):
             found += [
-                Sample(f"{name} row {number}", next(labels), partial(_encoded, rows, number))
-                for number in range(len(rows))
+                Sample(_row(name, number), labels[len(found) + number], partial(_encoded, values, number))
+                for number in range(len(values))
             ]
         return found
 
     def _labels(self, part: Split | None) -> list[str]:
-        return [
-            self._class_of(value, f"{name} row {number}")
-            for name, table in self._tables.rows(part, [self._label])
-            for number, value in enumerate(table.column(self._label).to_pylist())
-        ]
+        found = []
+        for name, values in self._tables.column(part, self._label):
+            with reading("data", Path(self._tables.where) / name):
+                rows = values.to_pylist()
+            found += [self._class_of(value, name, number) for number, value in enumerate(rows)]
+        return found
 
-    def _class_of(self, value: Any, row: str) -> str:
-        if self._names is not None:
-            if isinstance(value, int) and 0 <= value < len(self._names):
-                return self._names[value]
-            expected = f"a class number below {len(self._names)}"
+    def _class_of(self, value: Any, table: str, number: int) -> str:
+        names = self._names[table]
+        if names is not None:
+            if isinstance(value, int) and 0 <= value < len(names):
+                return names[value]
+            expected = f"a class number below {len(names)}"
         else:
             if isinstance(value, str | int) and value != "":
                 return str(value)
             expected = "a whole number or a name"
         raise InvalidInputError(
-            f"data {self._tables.where!r}: {row} has the label {value!r}, expected {expected}: take the row out, or "
-            "name another column with data.label_column"
+            f"data {self._tables.where!r}: {_row(table, number)} has the label {value!r}, expected {expected}: take "
+            "the row out, or name another column with data.label_column"
         )
 
 
-def _encoded(rows: Any, number: int) -> bytes:
-    value = rows[number].as_py()
+def _row(table: str, number: int) -> str:
+    return f"{table} row {number}".lstrip()
+
+
+def _encoded(values: Any, number: int) -> bytes:
+    value = values[number].as_py()
     encoded = value.get("bytes") if isinstance(value, dict) else value
     if not isinstance(encoded, bytes) or not encoded:
         raise ValueError("the row has no bytes of an image")
@@ -182,8 +230,8 @@ def image_columns(tables: Tables, config: DataConfig) -> tuple[str, str] | None:
     label = _column(tables, "label_column", config.label_column, LABEL_NAMES, _holds_labels, only=False)
     if label is None:
         raise ConfigError(
-            f"data {tables.where!r}: found images in {image!r} and no labels among the columns {few(schema.names)}: "
-            "name the column of the labels with -o data.label_column=NAME"
+            f"data {tables.where!r}: found images in {image!r} and no labels among {_columns(schema)}, expected a "
+            "column of whole numbers or names: name it with -o data.label_column=NAME, or cast it"
         )
     return image, label
 
@@ -197,8 +245,8 @@ def text_column(tables: Tables, config: DataConfig) -> str:
     column = _column(tables, "text_column", config.text_column, TEXT_NAMES, _holds_text)
     if column is None:
         raise ConfigError(
-            f"data {tables.where!r}: found the columns {few(tables.schema.names)}, of which none is clearly the text: "
-            "name it with -o data.text_column=NAME, or use other data"
+            f"data {tables.where!r}: found {_columns(tables.schema)}, of which none is clearly the text, expected one "
+            "of strings: name it with -o data.text_column=NAME, or use other data"
         )
     return column
 
@@ -227,9 +275,22 @@ def _column(
     return usual or (fitting[0] if only and len(fitting) == 1 else None)
 
 
+def _columns(schema: Any) -> str:
+    """The columns with their types."""
+    return f"the columns {few([f'{field.name} ({_plain_type(field.type)})' for field in schema])}"
+
+
+def _plain_type(kind: Any) -> Any:
+    """What values of a type are, whether or not each is stored once (as categories of pandas are)."""
+    import pyarrow.types as types
+
+    return kind.value_type if types.is_dictionary(kind) else kind
+
+
 def _holds_text(kind: Any) -> bool:
     import pyarrow.types as types
 
+    kind = _plain_type(kind)
     return types.is_string(kind) or types.is_large_string(kind)
 
 
@@ -243,6 +304,7 @@ def _holds_images(kind: Any) -> bool:
 def _holds_labels(kind: Any) -> bool:
     import pyarrow.types as types
 
+    kind = _plain_type(kind)
     return types.is_integer(kind) or types.is_boolean(kind) or _holds_text(kind)
 
 
@@ -255,15 +317,6 @@ def _class_names(schema: Any, label: str) -> tuple[str, ...] | None:
         return None
     usable = isinstance(names, list) and all(isinstance(name, str) for name in names)
     return tuple(names) if usable and len(set(names)) == len(names) else None
-
-
-def _check_columns(schema: Any, columns: Sequence[str], where: str) -> None:
-    missing = [name for name in columns if name not in schema.names]
-    if missing:
-        raise InvalidInputError(
-            f"data: {where!r} has no column {missing[0]!r} as the other tables have (found {few(schema.names)}): take "
-            "it out of the folder"
-        )
 
 
 def _first_line(error: BaseException) -> str:
