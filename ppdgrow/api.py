@@ -9,6 +9,7 @@ from __future__ import annotations
 import os
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from numbers import Integral, Real
 from pathlib import Path
 from typing import Any, Literal, get_args
 
@@ -86,22 +87,22 @@ def train(
     """
     layers = []
     if isinstance(recipe, Mapping):
-        layers.append(Layer("recipe", flat_keys(recipe, "recipe")))
+        layers.append(Layer("recipe", flat_keys(_plain(recipe), "recipe")))
     elif recipe is not None:
         path = _path("recipe", recipe)
         layers.append(Layer(f"recipe {path}", read_yaml(path)))
-    if values:
-        layers.append(Layer("values", values))
+    if values is not None:
+        layers.append(Layer("values", _mapping("values", values)))
     request = TrainRequest(
         layers=layers,
         checkpoint=_optional_path("checkpoint", checkpoint),
         out=_optional_path("out", out),
         device=_one_of("device", device, Device),
         resume=_one_of("resume", resume, Resume),
-        deterministic=deterministic,
+        deterministic=_switch("deterministic", deterministic),
     )
     with _torch_as_it_was():
-        if dry_run:
+        if _switch("dry_run", dry_run):
             return preview_document(make_preview(request, Narrator(quiet=quiet)))
         return run_train(request, Narrator(quiet=quiet))
 
@@ -154,9 +155,9 @@ def grow(
     asked |= {"scale": scale, "method": method, "moments": moments}
     request = GrowRequest(
         checkpoint=_path("checkpoint", checkpoint),
-        growth=growth_asked(asked, remove=remove, source="the arguments"),
+        growth=growth_asked(_plain(asked), remove=remove, source="the arguments"),
         remove=remove,
-        evaluate=evaluate,
+        evaluate=_switch("evaluate", evaluate),
         out=_optional_path("out", out),
         device=_one_of("device", device, Device),
         precision=_precision(precision),
@@ -248,12 +249,12 @@ def compare(
     pages = [report] if isinstance(report, str | os.PathLike) else report
     request = CompareRequest(
         paths=[_path("baseline", baseline), *(_path("others", other) for other in others)],
-        accept=accept,
-        epsilon=epsilon,
+        accept=_switch("accept", accept),
+        epsilon=_number("epsilon", epsilon),
         twin=_optional_path("twin", twin),
-        margin=margin,
+        margin=_number("margin", margin),
         rule=None if rule is None else _one_of("rule", rule, Rule),
-        test=test,
+        test=_switch("test", test),
         files=OutputFiles(_optional_path("plot", plot), tuple(_path("report", page) for page in pages)),
         evaluation=EvaluationOptions(
             None if device is None else _one_of("device", device, Device),
@@ -289,6 +290,7 @@ def load(path: AnyPath, *, device: Device = "cpu", untie: bool = True) -> Model:
         ConfigError: the device is not there.
         InvalidInputError: the checkpoint is missing, cut off or altered.
     """
+    untie = _switch("untie", untie)
     where = resolve_device(_one_of("device", device, Device))
     checkpoint = load_parent(_path("path", path), optimizer=False).checkpoint
     architecture, tensors = checkpoint.architecture, checkpoint.tensors
@@ -303,14 +305,48 @@ def _path(name: str, value: AnyPath) -> Path:
     Raises:
         ConfigError: it is empty.
     """
-    text = os.fspath(value)
-    if not text.strip() or "\0" in text:
-        raise ConfigError(f"{name} is {text!r}, expected the path of a file or folder")
+    text = os.fspath(value) if isinstance(value, str | os.PathLike) else None
+    if not isinstance(text, str) or not text.strip() or "\0" in text:
+        raise ConfigError(f"{name} is {value!r}, expected the path of a file or folder, as text or pathlib.Path")
     return Path(text)
 
 
 def _optional_path(name: str, value: AnyPath | None) -> Path | None:
     return None if value is None else _path(name, value)
+
+
+def _switch(name: str, value: Any) -> bool:
+    if not isinstance(value, bool):
+        raise ConfigError(f"{name} is {value!r}, expected True or False")
+    return value
+
+
+def _number(name: str, value: Any) -> float | None:
+    if value is not None and (isinstance(value, bool) or not isinstance(value, Real)):
+        raise ConfigError(f"{name} is {value!r}, expected a number")
+    return None if value is None else float(value)
+
+
+def _mapping(name: str, value: Any) -> dict[str, Any]:
+    if not isinstance(value, Mapping):
+        raise ConfigError(f"{name} is {value!r}, expected a mapping of keys, such as {{'train.lr': 3e-4}}")
+    plain: dict[str, Any] = _plain(value)
+    return plain
+
+
+def _plain(value: Any) -> Any:
+    """Numbers of other libraries, such as NumPy's, and paths as what a recipe file could hold."""
+    if isinstance(value, Mapping):
+        return {key: _plain(inner) for key, inner in value.items()}
+    if isinstance(value, list | tuple):
+        return [_plain(inner) for inner in value]
+    if isinstance(value, bool):
+        return value
+    if isinstance(value, Integral):
+        return int(value)
+    if isinstance(value, Real):
+        return float(value)
+    return str(value) if isinstance(value, os.PathLike) else value
 
 
 def _precision(value: AskedPrecision | None) -> str | None:
@@ -323,6 +359,7 @@ def _one_of(name: str, value: Any, choice: Any) -> Any:
     Raises:
         ConfigError: it is not.
     """
+    value = str(value) if isinstance(value, torch.device) else value
     if value not in get_args(choice):
         raise ConfigError(f"{name} is {value!r}, expected one of {', '.join(map(str, get_args(choice)))}")
     return value

@@ -15,6 +15,7 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 
@@ -198,12 +199,36 @@ def test_values_lie_over_the_recipe_file_and_that_over_the_defaults(folder: Path
         (lambda: ppdgrow.compare("small", "small", device="cpu"), "without --test"),
         (lambda: ppdgrow.compare("small", "small", accept=True, rule="both"), "rule is 'both'"),  # type: ignore[arg-type]
         (lambda: ppdgrow.load("small", device="gpu"), "device is 'gpu'"),  # type: ignore[arg-type]
+        (lambda: ppdgrow.load(None), "path is None, expected the path"),  # type: ignore[arg-type]
+        (lambda: ppdgrow.load("small", untie=1), "untie is 1, expected True or False"),  # type: ignore[arg-type]
+        (lambda: ppdgrow.train(out=3), "out is 3, expected the path"),  # type: ignore[arg-type]
+        (lambda: ppdgrow.train(out=b"run"), "out is b'run', expected the path"),  # type: ignore[arg-type]
+        (lambda: ppdgrow.train(checkpoint=1), "checkpoint is 1"),  # type: ignore[arg-type]
+        (lambda: ppdgrow.train(recipe=[1]), r"recipe is \[1\]"),  # type: ignore[arg-type]
+        (lambda: ppdgrow.train(values=[1]), r"values is \[1\], expected a mapping"),  # type: ignore[arg-type]
+        (lambda: ppdgrow.train(values="train.lr=1"), "expected a mapping"),  # type: ignore[arg-type]
+        (lambda: ppdgrow.train(values={1: 2}), "unknown recipe key '1'"),  # type: ignore[dict-item]
+        (lambda: ppdgrow.train(values={"train.betas": 0.9}), "train.betas: found 0.9"),
+        (lambda: ppdgrow.train(deterministic="no"), "deterministic is 'no', expected True"),  # type: ignore[arg-type]
+        (lambda: ppdgrow.train(dry_run="no"), "dry_run is 'no', expected True or False"),  # type: ignore[arg-type]
+        (lambda: ppdgrow.grow("small", evaluate="no"), "evaluate is 'no'"),  # type: ignore[arg-type]
+        (lambda: ppdgrow.compare(["small", "small"]), "baseline is .*expected the path"),  # type: ignore[arg-type]
+        (lambda: ppdgrow.compare("a", "b", accept=True, margin="x"), "margin is 'x'"),  # type: ignore[arg-type]
     ],
 )
 def test_wrong_arguments_are_configuration_errors(call: Callable[[], Any], message: str, folder: Path) -> None:
     with pytest.raises(ppdgrow.ConfigError, match=message):
         call()
     assert list(folder.iterdir()) == [], "nothing is written"
+
+
+def test_numbers_and_paths_of_other_libraries_are_taken(folder: Path) -> None:
+    (folder / "words.txt").write_text("some words\n" * 400)
+    values = TINY | {"train.steps": np.int64(2), "train.lr": np.float32(0.25), "data.name": Path("words.txt")}
+    document = ppdgrow.train(values=values, out=Path("run"), device=torch.device("cpu"), quiet=True)  # type: ignore[arg-type]
+    assert document["step"] == 2
+    assert "lr: 0.25" in (folder / "run" / "recipe.yaml").read_text()
+    assert len(ppdgrow.grow("run", pairs=np.int64(2), position=(0, 1), quiet=True)["pairs"]) == 2  # type: ignore[arg-type]
 
 
 @pytest.mark.parametrize("call", [ppdgrow.train, ppdgrow.grow, ppdgrow.probe, ppdgrow.load])

@@ -136,7 +136,7 @@ def _describe(annotation: Any, metadata: list[Any], every_bound: bool) -> str:
         words = ", ".join(str(argument) for argument in arguments)
         return words if len(arguments) == 1 else f"one of {words}"
     if origin is tuple and arguments[-1] is Ellipsis:
-        return f"a list, each {_describe(arguments[0], [], every_bound)}"
+        return f"a list with, for each entry, {_describe(arguments[0], [], every_bound)}"
     if origin is tuple:
         return f"a list of {len(arguments)} values, each {_describe(arguments[0], [], every_bound)}"
     if hasattr(annotation, "model_fields"):

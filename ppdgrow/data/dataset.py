@@ -84,8 +84,10 @@ class Dataset(ABC):
             augmentation=self.augmentation,
         )
 
-    def evaluation(self, split: Split, *, batch_size: int, num_batches: int, device: torch.device) -> list[Batch]:
-        """Fixed batches, evenly spread over a split; they depend on no seed.
+    def evaluation(
+        self, split: Split, *, batch_size: int, num_batches: int, device: torch.device, pieces: int = 1
+    ) -> list[Batch]:
+        """Fixed batches, evenly spread over a split; they depend on no seed. Each may be cut into `pieces`.
 
         The examples and their masks depend only on `batch_size * num_batches`. A split that has fewer gives
         all it has, and the last batch may be smaller.
@@ -93,7 +95,9 @@ class Dataset(ABC):
         Raises:
             InvalidInputError: the data is not there, damaged, or smaller than one example.
         """
-        return evaluation_batches(self._on(split, device), batch_size=batch_size, num_batches=num_batches)
+        return evaluation_batches(
+            self._on(split, device), batch_size=batch_size, num_batches=num_batches, pieces=pieces
+        )
 
     @abstractmethod
     def _load_examples(self, split: Split, device: torch.device) -> Examples:

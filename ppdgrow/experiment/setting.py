@@ -94,20 +94,21 @@ class Setting:
     recipe: Recipe
 
     def evaluation(self, split: Split = "validation") -> Sequence[BatchLike]:
-        """The fixed batches of a split, by the recipe's batch size and `eval_batches`."""
-        train = self.recipe.train
-        return list(
-            self.dataset.evaluation(
-                split, batch_size=train.batch_size, num_batches=train.eval_batches, device=self.device
-            )
-        )
+        """The fixed batches of a split, by the recipe's batch size, its pieces and `eval_batches`."""
+        return self._batches(split, self.recipe.train.eval_batches)
 
     def whole(self, split: Split) -> Sequence[BatchLike]:
-        """All examples of a split, by the recipe's batch size."""
-        return list(
-            self.dataset.evaluation(
-                split, batch_size=self.recipe.train.batch_size, num_batches=EVERYTHING, device=self.device
-            )
+        """All examples of a split, by the recipe's batch size and its pieces."""
+        return self._batches(split, EVERYTHING)
+
+    def _batches(self, split: Split, num_batches: int) -> Sequence[BatchLike]:
+        train = self.recipe.train
+        return self.dataset.evaluation(
+            split,
+            batch_size=train.batch_size,
+            num_batches=num_batches,
+            device=self.device,
+            pieces=train.accumulate,
         )
 
     def evaluate(self, model: nn.Module, batches: Sequence[BatchLike], *, stop: StopFlag | None = None) -> Evaluation:

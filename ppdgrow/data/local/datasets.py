@@ -123,7 +123,9 @@ class LocalImages(ImageDataset):
         if side is not None:
             return 3, side, side
         sizes = set()
-        for part in {_piece(self._source, split, IMAGE_SHARE, self.config).part for split in ("train", "validation")}:
+        splits: tuple[Split, ...] = ("train", "validation")
+        read = dict.fromkeys(_piece(self._source, split, IMAGE_SHARE, self.config).part for split in splits)
+        for part in read:
             for sample in self._source.samples(part):
                 size = self._attempt(sample, lambda sample: size_of(sample.read()))
                 if size is not None:

@@ -17,9 +17,8 @@ Kind = Literal["text", "images", "parquet", "saved"]
 
 # Also those that Pillow may not read: they are named then, not passed over.
 IMAGES = frozenset(
-    [".png", ".jpg", ".jpeg", ".jfif", ".bmp", ".gif", ".webp", ".tif", ".tiff", ".ppm", ".pgm", ".pbm", ".tga"]
-    + [".jp2", ".heic", ".heif", ".avif"]
-)
+    (".png", ".jpg", ".jpeg", ".jfif", ".bmp", ".gif", ".webp", ".tif", ".tiff", ".ppm", ".pgm", ".pbm", ".tga", ".jp2")
+) | {".heic", ".heif", ".avif"}
 PARQUET = ".parquet"
 SAVED = ("dataset_dict.json", "dataset_info.json", "state.json")  # what `save_to_disk` leaves at the top
 _RUN = ("recipe.yaml", "growth.jsonl")
