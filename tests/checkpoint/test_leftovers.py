@@ -40,8 +40,8 @@ def test_a_kill_between_the_renames_loses_no_step(run: RunFolder, survived: int)
         return real(path, target)
 
     def save() -> None:
-        Path.replace = rename  # type: ignore[method-assign]
-        atomic._remove = die  # type: ignore[assignment]
+        Path.replace = rename
+        atomic._remove = die
         write_checkpoint(run.checkpoint_path(1), tiny_checkpoint(1, tokenizer="new"))
 
     assert in_child(save) == -signal.SIGKILL
