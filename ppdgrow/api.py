@@ -9,17 +9,27 @@ from __future__ import annotations
 import os
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from numbers import Integral, Real
-from pathlib import Path
-from typing import Any, Literal, get_args
+from typing import Any, Literal
 
 import torch
 
+from ppdgrow.arguments import (
+    AnyPath,
+    AskedPrecision,
+    Device,
+    mapping,
+    one_of,
+    optional_number,
+    optional_one_of,
+    optional_path,
+    path_of,
+    plain,
+    switch,
+)
 from ppdgrow.config.growth import Method, Moments, Rule, Source
 from ppdgrow.config.load import Layer, flat_keys, read_yaml
 from ppdgrow.console import Narrator
 from ppdgrow.engine.device import resolve_device
-from ppdgrow.errors import ConfigError
 from ppdgrow.experiment.comparison.command import CompareRequest
 from ppdgrow.experiment.comparison.command import compare as run_compare
 from ppdgrow.experiment.comparison.evaluation import EvaluationOptions
@@ -36,9 +46,6 @@ from ppdgrow.experiment.train import train as run_train
 from ppdgrow.nn.model import Model, build_model
 from ppdgrow.surgery import untie as untie_pairs
 
-AnyPath = str | os.PathLike[str]
-Device = Literal["auto", "cpu", "cuda"]
-AskedPrecision = Literal["auto", "fp32", "bf16"]
 Resume = Literal["auto", "never"]
 
 
@@ -87,22 +94,22 @@ def train(
     """
     layers = []
     if isinstance(recipe, Mapping):
-        layers.append(Layer("recipe", flat_keys(_plain(recipe), "recipe")))
+        layers.append(Layer("recipe", flat_keys(mapping("recipe", recipe), "recipe")))
     elif recipe is not None:
-        path = _path("recipe", recipe)
+        path = path_of("recipe", recipe)
         layers.append(Layer(f"recipe {path}", read_yaml(path)))
     if values is not None:
-        layers.append(Layer("values", _mapping("values", values)))
+        layers.append(Layer("values", mapping("values", values)))
     request = TrainRequest(
         layers=layers,
-        checkpoint=_optional_path("checkpoint", checkpoint),
-        out=_optional_path("out", out),
-        device=_one_of("device", device, Device),
-        resume=_one_of("resume", resume, Resume),
-        deterministic=_switch("deterministic", deterministic),
+        checkpoint=optional_path("checkpoint", checkpoint),
+        out=optional_path("out", out),
+        device=one_of("device", device, Device),
+        resume=one_of("resume", resume, Resume),
+        deterministic=switch("deterministic", deterministic),
     )
     with _torch_as_it_was():
-        if _switch("dry_run", dry_run):
+        if switch("dry_run", dry_run):
             return preview_document(make_preview(request, Narrator(quiet=quiet)))
         return run_train(request, Narrator(quiet=quiet))
 
@@ -154,14 +161,14 @@ def grow(
     asked: dict[str, Any] = {"pair": pair, "pairs": pairs, "position": position, "source": source}
     asked |= {"scale": scale, "method": method, "moments": moments}
     request = GrowRequest(
-        checkpoint=_path("checkpoint", checkpoint),
-        growth=growth_asked(_plain(asked), remove=remove, source="the arguments"),
+        checkpoint=path_of("checkpoint", checkpoint),
+        growth=growth_asked(plain(asked), remove=remove, source="the arguments"),
         remove=remove,
-        evaluate=_switch("evaluate", evaluate),
-        out=_optional_path("out", out),
-        device=_one_of("device", device, Device),
-        precision=_precision(precision),
-        data_dir=_optional_path("data_dir", data_dir),
+        evaluate=switch("evaluate", evaluate),
+        out=optional_path("out", out),
+        device=one_of("device", device, Device),
+        precision=optional_one_of("precision", precision, AskedPrecision),
+        data_dir=optional_path("data_dir", data_dir),
     )
     return run_grow(request, Narrator(quiet=quiet)).document()
 
@@ -195,12 +202,12 @@ def probe(
         ConfigError, InvalidInputError, StorageError: as for `train`.
     """
     request = ProbeRequest(
-        checkpoint=_path("checkpoint", checkpoint),
+        checkpoint=path_of("checkpoint", checkpoint),
         dtypes=tuple(DTYPES) if dtypes is None else (dtypes,) if isinstance(dtypes, str) else tuple(dtypes),
-        device=_one_of("device", device, Device),
-        precision=_precision(precision),
-        data_dir=_optional_path("data_dir", data_dir),
-        plot=_optional_path("plot", plot),
+        device=one_of("device", device, Device),
+        precision=optional_one_of("precision", precision, AskedPrecision),
+        data_dir=optional_path("data_dir", data_dir),
+        plot=optional_path("plot", plot),
     )
     return run_probe(request, Narrator(quiet=quiet)).document()
 
@@ -248,18 +255,18 @@ def compare(
     """
     pages = [report] if isinstance(report, str | os.PathLike) else report
     request = CompareRequest(
-        paths=[_path("baseline", baseline), *(_path("others", other) for other in others)],
-        accept=_switch("accept", accept),
-        epsilon=_number("epsilon", epsilon),
-        twin=_optional_path("twin", twin),
-        margin=_number("margin", margin),
-        rule=None if rule is None else _one_of("rule", rule, Rule),
-        test=_switch("test", test),
-        files=OutputFiles(_optional_path("plot", plot), tuple(_path("report", page) for page in pages)),
+        paths=[path_of("baseline", baseline), *(path_of("others", other) for other in others)],
+        accept=switch("accept", accept),
+        epsilon=optional_number("epsilon", epsilon),
+        twin=optional_path("twin", twin),
+        margin=optional_number("margin", margin),
+        rule=optional_one_of("rule", rule, Rule),
+        test=switch("test", test),
+        files=OutputFiles(optional_path("plot", plot), tuple(path_of("report", page) for page in pages)),
         evaluation=EvaluationOptions(
-            None if device is None else _one_of("device", device, Device),
-            _precision(precision),
-            _optional_path("data_dir", data_dir),
+            optional_one_of("device", device, Device),
+            optional_one_of("precision", precision, AskedPrecision),
+            optional_path("data_dir", data_dir),
         ),
     )
     narrator = Narrator(quiet=quiet)
@@ -290,79 +297,13 @@ def load(path: AnyPath, *, device: Device = "cpu", untie: bool = True) -> Model:
         ConfigError: the device is not there.
         InvalidInputError: the checkpoint is missing, cut off or altered.
     """
-    untie = _switch("untie", untie)
-    where = resolve_device(_one_of("device", device, Device))
-    checkpoint = load_parent(_path("path", path), optimizer=False).checkpoint
+    untie = switch("untie", untie)
+    where = resolve_device(one_of("device", device, Device))
+    checkpoint = load_parent(path_of("path", path), optimizer=False).checkpoint
     architecture, tensors = checkpoint.architecture, checkpoint.tensors
     if untie:
         architecture, tensors, _ = untie_pairs(architecture, tensors, {})
     return build_model(architecture, tensors, where).eval()
-
-
-def _path(name: str, value: AnyPath) -> Path:
-    """A path; an empty one (a variable that was never set) is not the current folder.
-
-    Raises:
-        ConfigError: it is empty.
-    """
-    text = os.fspath(value) if isinstance(value, str | os.PathLike) else None
-    if not isinstance(text, str) or not text.strip() or "\0" in text:
-        raise ConfigError(f"{name} is {value!r}, expected the path of a file or folder, as text or pathlib.Path")
-    return Path(text)
-
-
-def _optional_path(name: str, value: AnyPath | None) -> Path | None:
-    return None if value is None else _path(name, value)
-
-
-def _switch(name: str, value: Any) -> bool:
-    if not isinstance(value, bool):
-        raise ConfigError(f"{name} is {value!r}, expected True or False")
-    return value
-
-
-def _number(name: str, value: Any) -> float | None:
-    if value is not None and (isinstance(value, bool) or not isinstance(value, Real)):
-        raise ConfigError(f"{name} is {value!r}, expected a number")
-    return None if value is None else float(value)
-
-
-def _mapping(name: str, value: Any) -> dict[str, Any]:
-    if not isinstance(value, Mapping):
-        raise ConfigError(f"{name} is {value!r}, expected a mapping of keys, such as {{'train.lr': 3e-4}}")
-    plain: dict[str, Any] = _plain(value)
-    return plain
-
-
-def _plain(value: Any) -> Any:
-    """Numbers of other libraries, such as NumPy's, and paths as what a recipe file could hold."""
-    if isinstance(value, Mapping):
-        return {key: _plain(inner) for key, inner in value.items()}
-    if isinstance(value, list | tuple):
-        return [_plain(inner) for inner in value]
-    if isinstance(value, bool):
-        return value
-    if isinstance(value, Integral):
-        return int(value)
-    if isinstance(value, Real):
-        return float(value)
-    return str(value) if isinstance(value, os.PathLike) else value
-
-
-def _precision(value: AskedPrecision | None) -> str | None:
-    return None if value is None else _one_of("precision", value, AskedPrecision)
-
-
-def _one_of(name: str, value: Any, choice: Any) -> Any:
-    """The value, if it is one of a `Literal`.
-
-    Raises:
-        ConfigError: it is not.
-    """
-    value = str(value) if isinstance(value, torch.device) else value
-    if value not in get_args(choice):
-        raise ConfigError(f"{name} is {value!r}, expected one of {', '.join(map(str, get_args(choice)))}")
-    return value
 
 
 @contextmanager

@@ -28,6 +28,7 @@ FLOORS = {
     "experiment": 4,
     "cli": 5,
     "api": 5,
+    "arguments": 1,
 }
 
 
