@@ -1,0 +1,82 @@
+"""Kill -9 at random moments and before every kind of operation on files: nothing is lost, the same command goes on."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping
+from typing import Any
+
+import pytest
+from killing import SCENARIOS, Bench, kinds, new_bench, random_kills, windows
+
+
+@pytest.fixture(scope="module")
+def bench(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Bench]:
+    with new_bench(tmp_path_factory.mktemp("kills")) as made:
+        yield made
+
+
+RANDOM = {"train": 6, "climb": 5, "grow-pair": 4, "resave": 2, "compare": 4}
+
+# A scenario, and the operations before which it is killed, once for each kind.
+WINDOWS = {
+    "a save": ("train", r"(open|rename) r/checkpoints/\.tmp|fsync r/metrics"),
+    "a prune": ("train", r"(remove|rmdir) r/checkpoints/step"),
+    "a save of a step that is there": ("resave", r"rename r/checkpoints"),
+    "an evaluation that is owed": ("owed", r"open r/metrics"),
+    "the card": ("train", r"(open|rename) .* for r/README"),
+    "a new run": ("train", r"rename \.tmp-RANDOM -> r "),
+    "growing": ("grow-pair", r"rename"),
+    "the end of a trial that ends the run": ("trial-last", r"rmdir r/trials"),
+}
+
+
+CARD = "experiment/train.py: a finished run is not gone on with, so its card, trials and leftovers stay as they are"
+OWED = "experiment/start.py: the metrics line whose evaluation is owed is in memory only until that is done"
+AWAY = "atomic.py: between two renames a checkpoint that is replaced is not there, until the next start puts it back"
+FAULTS = {
+    "a prune": CARD,
+    "the card": CARD,
+    "the end of a trial that ends the run": CARD,
+    "a save of a step that is there": AWAY,
+    "an evaluation that is owed": OWED,
+}
+SCENARIO_FAULTS = {"train": CARD, "climb": CARD, "trial-last": CARD, "resave": AWAY, "owed": OWED}
+
+
+def with_faults(names: Iterable[str], faults: Mapping[str, str]) -> list[Any]:
+    """The names as parameters; those with a known fault are expected to fail, so that its mending is noticed."""
+    return [
+        pytest.param(name, marks=pytest.mark.xfail(strict=True, reason=faults[name]) if name in faults else ())
+        for name in names
+    ]
+
+
+@pytest.mark.parametrize("name", RANDOM)
+def test_kills_at_random_moments(bench: Bench, name: str) -> None:
+    random_kills(bench, name, RANDOM[name], seed=0)
+
+
+@pytest.mark.parametrize("name", with_faults(WINDOWS, FAULTS))
+def test_a_kill_within(bench: Bench, name: str) -> None:
+    scenario, pattern = WINDOWS[name]
+    wrong = windows(bench, scenario, kinds(bench.unbroken(scenario)[0].operations, pattern))
+    assert not wrong, "\n".join(wrong)
+
+
+@pytest.mark.parametrize("name", ["grow-pair", "resave"])
+def test_control_folders_that_are_written_in_place_are_found_out(bench: Bench, name: str) -> None:
+    number = len(bench.unbroken(name)[0].operations)
+    assert windows(bench, name, range(8, number // 2, 3), in_place=True)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", SCENARIOS)
+def test_many_kills_at_random_moments(bench: Bench, name: str) -> None:
+    random_kills(bench, name, 40 if name in ("train", "climb") else 16, seed=1)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", with_faults(SCENARIOS, SCENARIO_FAULTS))
+def test_a_kill_before_each_kind_of_operation(bench: Bench, name: str) -> None:
+    wrong = windows(bench, name, kinds(bench.unbroken(name)[0].operations))
+    assert not wrong, "\n".join(wrong)
