@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 from ppdgrow.accounting import tokens_per_example, training_flops_per_token
@@ -26,7 +26,10 @@ from ppdgrow.optim.schedule import Schedule
 
 @dataclass(frozen=True)
 class Course:
-    """What all legs of a run share. `first` is the step before the run's first, `last` its last."""
+    """What all legs of a run share. `first` is the step before the run's first, `last` its last.
+
+    `told` are the environments of checkpoints whose differences were said: once, not again for each arm of a round.
+    """
 
     setting: Setting
     schedule: Schedule
@@ -37,6 +40,7 @@ class Course:
     first: int
     last: int
     assignment: dict[str, str]
+    told: set[Environment] = field(default_factory=set)
 
     @property
     def recipe(self) -> Recipe:
@@ -53,6 +57,7 @@ class Course:
             eval_every=self.recipe.train.eval_every,
             dataset=self.setting.dataset,
             environment=self.environment,
+            told=self.told,
             narrator=self.narrator,
         )
 
@@ -129,6 +134,7 @@ class Leg:
             assignment=course.assignment,
             narrator=course.narrator,
             engine=self.engine,
+            owed=None if unfinished is None else start.step,
         )
         set_rng_state(start.rng, setting.device, config.seed)
 
@@ -138,9 +144,11 @@ class Leg:
         return self.engine.step
 
     def settle(self) -> None:
-        """Make up for an evaluation of the current step that was interrupted."""
+        """Make up for an evaluation of the current step that was interrupted, in the step's checkpoint too."""
         if self._unfinished is not None:
             self.to(self.step)
+            if self.step != self.course.last:  # there the engine saves by itself
+                self._recorder.save()
 
     def save(self) -> None:
         """Leave a checkpoint of the current step, if there is none yet."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from functools import partial
@@ -9,10 +10,12 @@ from pathlib import Path
 from typing import Any
 
 from ppdgrow.accounting import count_parameters
+from ppdgrow.atomic import write_file
 from ppdgrow.checkpoint import (
     Checkpoint,
     RunFolder,
     append_jsonl,
+    lines_up_to,
     manifest_digest,
     read_config,
     read_jsonl,
@@ -34,7 +37,11 @@ Header = Callable[[int, Ledger], str]
 
 @dataclass
 class Recorder:
-    """The engine's listener: writes into a run folder, and moves the bar."""
+    """The engine's listener: writes into a run folder, and moves the bar.
+
+    Attributes:
+        owed: the step whose line stands in the metrics without its validation; the first line written replaces it.
+    """
 
     run: RunFolder
     architecture: Architecture
@@ -48,13 +55,14 @@ class Recorder:
     assignment: dict[str, str]
     narrator: Narrator
     engine: Engine
+    owed: int | None = None
     bar: ProgressBar | None = field(default=None, init=False)
     header: Header | None = field(default=None, init=False)
     validation_loss: float | None = field(default=None, init=False)
 
     def lines(self, lines: Sequence[dict[str, Any]]) -> None:
         """Append metrics; evaluated steps are also told where there is no live display."""
-        append_jsonl(self.run.metrics_path, lines)
+        self._write(lines)
         prefix = "" if self.label == "training" else f"{self.label}: "
         for line in lines:
             if "validation" in line:
@@ -63,6 +71,15 @@ class Recorder:
                     f"{prefix}step {line['step']}/{self.last}  train loss {line['train_loss']:.4f}  "
                     f"val loss {self.validation_loss:.4f}  lr {line['lr']:.1e}  {line['timing']['seconds']:.0f} s"
                 )
+
+    def _write(self, lines: Sequence[dict[str, Any]]) -> None:
+        owed, self.owed = self.owed, None
+        if owed is None:
+            append_jsonl(self.run.metrics_path, lines)
+            return
+        # At once, so that a kill leaves the old line or the new one, and never none.
+        whole = [*lines_up_to(self.run.metrics_path, owed - 1), *lines]
+        write_file(self.run.metrics_path, "".join(json.dumps(line, allow_nan=False) + "\n" for line in whole))
 
     def save(self) -> None:
         """Write a checkpoint of the engine's step and prune older ones."""

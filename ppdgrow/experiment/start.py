@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
 from torch import Tensor
 
-from ppdgrow.checkpoint import Checkpoint, RunFolder, read_checkpoint, read_jsonl, truncate_jsonl
+from ppdgrow.checkpoint import Checkpoint, RunFolder, lines_up_to, read_checkpoint, truncate_jsonl
 from ppdgrow.config.architecture import Architecture, new_architecture
 from ppdgrow.config.schema import Recipe
 from ppdgrow.config.state import Environment, Ledger
@@ -17,6 +18,8 @@ from ppdgrow.experiment.lineage import trim_lineage
 from ppdgrow.experiment.setting import Parent, input_spec_of, refuse_changed_data, task_of
 from ppdgrow.nn.init import initial_tensors
 from ppdgrow.surgery import untie
+
+_SHOWN = 5  # stretches of lost steps in a warning
 
 
 @dataclass(frozen=True)
@@ -58,6 +61,7 @@ def resume(
     eval_every: int,
     dataset: Dataset,
     environment: Environment,
+    told: set[Environment],
     narrator: Narrator,
 ) -> tuple[Start, dict[str, Any] | None]:
     """The newest valid checkpoint of a run as a start, if it has one; metrics and lineage are trimmed to it.
@@ -70,7 +74,8 @@ def resume(
         eval_every: of the recipe.
         dataset: it must still be that of the checkpoint.
         environment: differences to that of the checkpoint are said.
-        narrator: for these, and for damage.
+        told: environments whose differences were said already; that of the checkpoint is added.
+        narrator: for these, and for damage: checkpoints that are not whole, metrics that lost lines.
 
     Returns:
         The start (`start` itself if there is no checkpoint), and the metrics line of its step where an
@@ -84,25 +89,51 @@ def resume(
     newest = run.newest_valid(skipped)
     for reason in skipped:
         narrator.warn(f"skipped a damaged checkpoint: {reason}")
+    evaluated = False
     if newest is not None:
         checkpoint = read_checkpoint(newest)
         state = checkpoint.state
-        _note_environment(state.environment, environment, narrator)
+        if state.environment not in told:
+            told.add(state.environment)
+            _note_environment(state.environment, environment, narrator)
         refuse_changed_data(dataset, state, run.path)
         start = start_from(checkpoint)
+        evaluated = state.validation is not None
         if start.step > first:
             narrator.say(f"going on from step {state.step} of {last}")
     trim_lineage(run.growth_path, start.step)
-    return start, _trim_metrics(run, start.step, first=first, last=last, eval_every=eval_every)
+    lines = _trim_metrics(run, start.step, first=first, narrator=narrator)
+    due = start.step > first and (start.step % eval_every == 0 or start.step == last)
+    line = lines.get(start.step) if due else None
+    # A kill may come between the line and the checkpoint, so both must have the figures.
+    return start, None if line is None or (evaluated and "validation" in line) else line
 
 
-def _trim_metrics(run: RunFolder, step: int, *, first: int, last: int, eval_every: int) -> dict[str, Any] | None:
-    """Cut the metrics to a step; its line comes back, and out of the file, if its evaluation is still owed."""
-    lines = [line for line in read_jsonl(run.metrics_path) if line["step"] == step]
-    due = step > first and (step % eval_every == 0 or step == last)
-    owed = lines[0] if due and lines and "validation" not in lines[0] else None
-    truncate_jsonl(run.metrics_path, step if owed is None else step - 1)
-    return owed
+def _trim_metrics(run: RunFolder, step: int, *, first: int, narrator: Narrator) -> dict[int, dict[str, Any]]:
+    """Cut the metrics to a step, say which lines of this run are lost, and return them by step."""
+    truncate_jsonl(run.metrics_path, step)
+    lines = {line["step"]: line for line in lines_up_to(run.metrics_path, step)}
+    lost = [number for number in range(first + 1, step + 1) if number not in lines]
+    if lost:
+        narrator.warn(
+            f"{str(run.metrics_path)!r} has lost the {_in_words(lost)}, though the checkpoint of step {step} has them "
+            "behind it: the weights are whole, the curves have a gap; restore the file from a copy of the run"
+        )
+    return lines
+
+
+def _in_words(steps: Sequence[int]) -> str:
+    """Rising steps as `line of step 3` or `lines of steps 3 to 5, 9`; of many stretches only the first."""
+    stretches: list[list[int]] = []
+    for step in steps:
+        if stretches and step == stretches[-1][-1] + 1:
+            stretches[-1].append(step)
+        else:
+            stretches.append([step])
+    shown = [f"{part[0]}" if len(part) == 1 else f"{part[0]} to {part[-1]}" for part in stretches[:_SHOWN]]
+    more = sum(map(len, stretches[_SHOWN:]))
+    plural = "" if len(steps) == 1 else "s"
+    return f"line{plural} of step{plural} {', '.join(shown)}{f' and {more} more' if more else ''}"
 
 
 def _note_environment(then: Environment, now: Environment, narrator: Narrator) -> None:
