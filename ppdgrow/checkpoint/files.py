@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 import re
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -13,12 +14,21 @@ from ppdgrow.errors import InvalidInputError
 
 WAY_OUT = "use an older checkpoint of the run, or a fresh copy"
 MAX_JSON_BYTES = 64 * 2**20
+MAX_JSON_VALUES = 4_000_000  # a few hundred MB as Python objects; 65,536 blocks have a tenth of it
+MAX_SHOWN = 400
+MAX_DIGITS = 100
 PLAIN_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]*")
 
 
 def invalid(path: Path, found: str) -> InvalidInputError:
-    """The one-line error for a bad file of a checkpoint."""
-    return InvalidInputError(f"{str(path)!r}: {found}; {WAY_OUT}")
+    """The one-line error for a bad file of a checkpoint; what was found in it is told in bounded length."""
+    return InvalidInputError(f"{str(path)!r}: {one_line(found)}; {WAY_OUT}")
+
+
+def one_line(found: str) -> str:
+    """Text out of a file as a message can hold it: printable, on one line, its middle left out where it is long."""
+    shown = "".join(letter if letter.isprintable() else ascii(letter)[1:-1] for letter in found[: MAX_SHOWN + 1])
+    return shown if len(found) <= MAX_SHOWN else f"{shown[: MAX_SHOWN // 2]}... ({len(found)} characters)"
 
 
 def plain_file(folder: Path, name: str) -> Path:
@@ -80,17 +90,25 @@ def read_json(path: Path) -> Any:
 
 
 def strict_json(data: bytes) -> Any:
-    """Parse UTF-8 JSON without duplicate keys and without NaN.
+    """Parse UTF-8 JSON: no duplicate keys, no NaN or infinity in any spelling, no half of a surrogate pair.
 
     Raises:
-        ValueError: it is none of that, or nested too deeply.
+        ValueError: it is none of that, nested too deeply, or has more values than `MAX_JSON_VALUES`.
     """
+    if data.count(b",") + data.count(b"[") + data.count(b"{") > MAX_JSON_VALUES:
+        raise ValueError(f"more than {MAX_JSON_VALUES} values")
     try:
-        return json.loads(data.decode("utf-8"), object_pairs_hook=_no_duplicates, parse_constant=_no_constant)
+        document = _DECODER.decode(data.decode("utf-8"))
     except UnicodeDecodeError:
         raise ValueError("not UTF-8 text") from None
     except RecursionError:
         raise ValueError("nested too deeply") from None
+    if b"\\ud" in data or b"\\uD" in data:
+        try:
+            json.dumps(document, ensure_ascii=False).encode("utf-8")
+        except UnicodeEncodeError:
+            raise ValueError("half of a surrogate pair is no character") from None
+    return document
 
 
 def _no_duplicates(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
@@ -102,6 +120,25 @@ def _no_duplicates(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
 
 def _no_constant(name: str) -> Any:
     raise ValueError(f"{name} is not a JSON number")
+
+
+def _finite(text: str) -> float:
+    value = float(text)
+    if not math.isfinite(value):
+        raise ValueError(f"{one_line(text)} is beyond what a number can be")
+    return value
+
+
+def _whole(text: str) -> int:
+    # Sums and ratios of such numbers still fit a float.
+    if len(text) > MAX_DIGITS:
+        raise ValueError(f"a whole number of {len(text)} digits")
+    return int(text)
+
+
+_DECODER = json.JSONDecoder(
+    object_pairs_hook=_no_duplicates, parse_constant=_no_constant, parse_float=_finite, parse_int=_whole
+)
 
 
 def json_text(document: Any) -> str:

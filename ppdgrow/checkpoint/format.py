@@ -7,6 +7,7 @@ there is one, and manifest.json with the sha256 of each, written last: its prese
 from __future__ import annotations
 
 import json
+import re
 import shutil
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -18,21 +19,23 @@ from pydantic import BaseModel, ValidationError
 from torch import Tensor
 
 from ppdgrow.atomic import new_folder, sha256_file, storage_errors
-from ppdgrow.checkpoint.files import invalid, json_text, plain_file, read_json, readable
+from ppdgrow.checkpoint.files import invalid, json_text, one_line, plain_file, read_json, readable
 from ppdgrow.checkpoint.shards import (
     INDEX,
     SINGLE,
     TRAINER_TENSORS,
+    TensorHeader,
     read_safetensors,
     read_weights,
-    tensor_names,
+    tensor_headers,
     weight_layout,
     write_safetensors,
     write_weights,
 )
 from ppdgrow.config.architecture import Architecture
 from ppdgrow.config.state import TrainerState
-from ppdgrow.errors import StorageError
+from ppdgrow.errors import InvalidInputError, StorageError
+from ppdgrow.nn.model import check_shapes
 
 MANIFEST = "manifest.json"
 CONFIG = "config.json"
@@ -40,6 +43,9 @@ STATE = "trainer_state.json"
 TOKENIZER = "tokenizer.json"
 FORMAT = 1
 SHARD_BYTES = 5_000_000_000
+STEP_NAME = re.compile(r"step-[0-9]+")
+SHA256 = re.compile(r"[0-9a-f]{64}")
+FLOATING = ("F32", "BF16", "F16", "F64")
 MOMENT_KEYS = ("exp_avg", "exp_avg_sq", "step")
 SAFETENSORS_NAMES = {torch.uint8: "U8", torch.float16: "F16", torch.bfloat16: "BF16", torch.float64: "F64"}
 _Model = TypeVar("_Model", bound=BaseModel)
@@ -188,25 +194,47 @@ def verify(folder: Path) -> None:
         InvalidInputError: a file is missing, of another size, has another sha256, or is not what it should be.
     """
     _verify_bytes(folder)
-    read_config(folder)
-    read_state(folder)
+    architecture = read_config(folder)
+    state = read_state(folder)
+    if STEP_NAME.fullmatch(folder.name) and int(folder.name.removeprefix("step-")) != state.step:
+        raise invalid(folder / STATE, f"step is {state.step}, expected that of the folder's name")
     _read_tokenizer(folder)
     listed = _listed_files(folder)
     layout = weight_layout(folder)
     for name in (*layout, *([] if SINGLE in layout else [INDEX])):
         if name not in listed:
             raise invalid(folder / name, f"not listed in {MANIFEST}")
-    weights = {name for names in layout.values() for name in names}
+    weights = {name: header for headers in layout.values() for name, header in headers.items()}
+    _verify_fit(folder / next(iter(layout)), architecture, weights)
     moments: dict[str, int] = {}
-    for key in tensor_names(folder / TRAINER_TENSORS):
+    for key, header in tensor_headers(folder / TRAINER_TENSORS).items():
         kind, _, name = key.partition(".")
         if kind in MOMENT_KEYS and name in weights:
+            shape = () if kind == "step" else weights[name].shape
+            if header.dtype not in FLOATING or (header.shape != shape and kind != "step"):
+                raise invalid(
+                    folder / TRAINER_TENSORS,
+                    f"{key!r} is {header.dtype} {header.shape}, expected floating point {shape}",
+                )
             moments[name] = moments.get(name, 0) + 1
         elif kind != "rng":
             raise invalid(folder / TRAINER_TENSORS, f"unexpected tensor {key!r}")
     for name, count in moments.items():
         if count != len(MOMENT_KEYS):
             raise invalid(folder / TRAINER_TENSORS, f"incomplete optimizer state of {name!r}")
+
+
+def _verify_fit(path: Path, architecture: Architecture, weights: Mapping[str, TensorHeader]) -> None:
+    """Hold the headers of weights against the architecture, without allocating what either of them claims."""
+    dtypes = sorted({header.dtype for header in weights.values()})
+    if any(name.startswith("blocks.") for name in weights) and (len(dtypes) > 1 or dtypes[0] not in FLOATING):
+        raise invalid(path, f"weights of type {', '.join(dtypes)}, expected one of {', '.join(FLOATING)} for all")
+    if not any(name.startswith("blocks.") for name in weights):
+        return  # not weights of a model; whoever builds one says which tensor is missing
+    try:
+        check_shapes(architecture, {name: header.shape for name, header in weights.items()})
+    except InvalidInputError as error:
+        raise invalid(path, str(error)) from None
 
 
 def _verify_bytes(folder: Path) -> None:
@@ -228,11 +256,20 @@ def _verify_bytes(folder: Path) -> None:
 def _listed_files(folder: Path) -> dict[str, dict[str, Any]]:
     document = read_json(_manifest(folder))
     files = document.get("files") if isinstance(document, dict) else None
-    if not isinstance(files, dict) or document.get("format") != FORMAT:
+    _check_format(folder / MANIFEST, document)
+    if not isinstance(files, dict) or type(document.get("format")) is not int or document["format"] != FORMAT:
         raise invalid(folder / MANIFEST, f"expected format {FORMAT} with a list of files")
     for name, entry in files.items():
         if not (isinstance(entry, dict) and type(entry.get("sha256")) is str and type(entry.get("bytes")) is int):
             raise invalid(folder / MANIFEST, f"entry {name!r} has no sha256 and size")
+        if not SHA256.fullmatch(entry["sha256"]) or entry["bytes"] < 0:
+            raise invalid(
+                folder / MANIFEST,
+                f"entry {name!r} has sha256 {entry['sha256']!r} and {entry['bytes']} bytes, expected 64 digits of "
+                "0-9 and a-f, and a size",
+            )
+    if MANIFEST in files:
+        raise invalid(folder / MANIFEST, "it lists itself")
     return files
 
 
@@ -272,13 +309,22 @@ def read_state(folder: Path) -> TrainerState:
     return _parse(TrainerState, folder / STATE, read_json(plain_file(folder, STATE)))
 
 
+def _check_format(path: Path, document: Any) -> None:
+    found = document.get("format") if isinstance(document, dict) else None
+    if type(found) is int and found > FORMAT:
+        raise InvalidInputError(
+            f"{str(path)!r}: format {found}, expected {FORMAT}: a newer version of ppdgrow wrote it; upgrade"
+        )
+
+
 def _parse(model: type[_Model], path: Path, document: Any) -> _Model:
+    _check_format(path, document)
     try:
         return model.model_validate(document)
     except ValidationError as error:
         first = error.errors(include_url=False)[0]
         where = ".".join(map(str, first["loc"])) or "the document"
-        raise invalid(path, ascii(f"{where}: {first['msg']}")[1:-1]) from None
+        raise invalid(path, f"{one_line(where)}: {first['msg']}") from None
 
 
 def manifest_digest(folder: Path) -> str:

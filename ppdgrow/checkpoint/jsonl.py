@@ -9,33 +9,57 @@ from pathlib import Path
 from typing import Any
 
 from ppdgrow.atomic import storage_errors, write_file
+from ppdgrow.checkpoint.files import one_line, strict_json
+from ppdgrow.checkpoint.records import CHECKS
 from ppdgrow.errors import InvalidInputError
 
 
 def read_jsonl(path: Path) -> list[dict[str, Any]]:
     """All whole lines; an absent file has none, and a last line without its newline is left out.
 
+    Those of `metrics.jsonl` and `growth.jsonl` hold what `records` says.
+
     Raises:
-        InvalidInputError: any other line is not a JSON object.
+        InvalidInputError: any other line is not a JSON object, or not one of this log.
     """
     try:
+        if path.exists() and not path.is_file():  # a pipe or device would never end
+            raise InvalidInputError(f"cannot read {str(path)!r}: not a file; restore it from a copy of the run")
         data = path.read_bytes()
     except FileNotFoundError:
         return []
     except OSError as error:
-        raise InvalidInputError(f"cannot read {str(path)!r}: {error.strerror}") from None
-    lines = []
+        raise InvalidInputError(f"cannot read {str(path)!r}: {error.strerror}; check the run folder") from None
+    check = CHECKS.get(path.name)
+    lines: list[dict[str, Any]] = []
     for number, line in enumerate(data[: data.rfind(b"\n") + 1].splitlines(), start=1):
-        try:
-            document = json.loads(line)
-        except (ValueError, RecursionError):
-            document = None
-        if not isinstance(document, dict):
+        document, found = _parse(line)
+        wrong = None if check is None or document is None else check(document, lines[-1] if lines else None)
+        if wrong is not None:  # it names the key, so it goes before what is wrong with the JSON
             raise InvalidInputError(
-                f"{str(path)!r}, line {number}: expected one JSON object; restore the file or remove that line"
+                f"{str(path)!r}, line {number}: {one_line(wrong)}; restore the file from a copy of the run"
+            )
+        if document is None or found:
+            raise InvalidInputError(
+                f"{str(path)!r}, line {number}: expected one JSON object, found {found}; restore the file or remove "
+                "that line"
             )
         lines.append(document)
     return lines
+
+
+def _parse(line: bytes) -> tuple[dict[str, Any] | None, str]:
+    """The object in a line as far as there is one, and what is wrong with it."""
+    found = ""
+    try:
+        document = strict_json(line)
+    except ValueError as error:
+        found = one_line(str(error))
+        try:
+            document = json.loads(line)
+        except (ValueError, RecursionError):
+            return None, found
+    return (document, found) if isinstance(document, dict) else (None, found or "another value")
 
 
 def append_jsonl(path: Path, lines: Iterable[Mapping[str, Any]]) -> None:
@@ -71,7 +95,7 @@ def lines_up_to(path: Path, step: int) -> list[dict[str, Any]]:
         InvalidInputError: a line is not valid or has no step.
     """
     lines = read_jsonl(path)
-    if any(not isinstance(line.get("step"), int) for line in lines):
+    if any(type(line.get("step")) is not int for line in lines):
         raise InvalidInputError(f"{str(path)!r}: a line has no whole number 'step'; restore the file")
     return [line for line in lines if line["step"] <= step]
 

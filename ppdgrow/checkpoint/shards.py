@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
+from dataclasses import dataclass
 from pathlib import Path
 
 from safetensors import SafetensorError, safe_open
@@ -49,18 +50,26 @@ def weight_files(folder: Path) -> dict[str, str]:
     return mapping
 
 
-def weight_layout(folder: Path) -> dict[str, list[str]]:
-    """The tensor names of each weight file of a checkpoint, from the headers alone.
+@dataclass(frozen=True)
+class TensorHeader:
+    """What a safetensors file says of a tensor: its type, such as `F32`, and its shape."""
+
+    dtype: str
+    shape: tuple[int, ...]
+
+
+def weight_layout(folder: Path) -> dict[str, dict[str, TensorHeader]]:
+    """The tensors of each weight file of a checkpoint, from the headers alone.
 
     Raises:
         InvalidInputError: a file is missing, cut off or not safetensors, or a tensor is not where the index says.
     """
     mapping = weight_files(folder)
     if not mapping:
-        return {SINGLE: tensor_names(plain_file(folder, SINGLE))}
+        return {SINGLE: tensor_headers(plain_file(folder, SINGLE))}
     if (folder / SINGLE).exists():
         raise invalid(folder / SINGLE, f"both a single weight file and {INDEX}: which is meant is unclear")
-    layout = {name: tensor_names(plain_file(folder, name)) for name in sorted(set(mapping.values()))}
+    layout = {name: tensor_headers(plain_file(folder, name)) for name in sorted(set(mapping.values()))}
     for name, tensors in layout.items():
         for tensor in tensors:
             if mapping.get(tensor) != name:
@@ -80,8 +89,8 @@ def read_weights(folder: Path) -> dict[str, Tensor]:
     return {name: tensor for file in weight_layout(folder) for name, tensor in read_safetensors(folder / file).items()}
 
 
-def tensor_names(path: Path) -> list[str]:
-    """The names in a safetensors file, from a header that fits the file's size and names nothing twice.
+def tensor_headers(path: Path) -> dict[str, TensorHeader]:
+    """The tensors in a safetensors file, from a header that fits the file's size and names nothing twice.
 
     Raises:
         InvalidInputError: it is not a whole safetensors file.
@@ -90,8 +99,8 @@ def tensor_names(path: Path) -> list[str]:
         names = list(file.keys())
         with path.open("rb") as raw:
             # The library keeps the last of two tensors with one name, silently.
-            strict_json(raw.read(int.from_bytes(raw.read(8), "little")))
-    return names
+            header = strict_json(raw.read(int.from_bytes(raw.read(8), "little")))
+    return {name: TensorHeader(header[name]["dtype"], tuple(header[name]["shape"])) for name in names}
 
 
 def read_safetensors(path: Path) -> dict[str, Tensor]:

@@ -9,14 +9,22 @@ step nothing was decided.
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
 from ppdgrow.atomic import write_file
 from ppdgrow.checkpoint import lines_up_to, read_jsonl
+from ppdgrow.errors import InvalidInputError
 
 Event = dict[str, Any]
+BLOCK_ID = re.compile(r"[lp][1-9][0-9]{0,8}")
+# What a run that goes on reads of its own decisions.
+DECIDED = {
+    "decision": ("growth", "until", "trial", "decision", "pair_lr", "loss_before", "loss_after", "twin", "rule"),
+    "skip": ("growth", "until", "reason"),
+}
 
 
 def lineage_up_to(path: Path, step: int) -> list[Event]:
@@ -50,30 +58,41 @@ def used_ids(events: Iterable[Event]) -> frozenset[str]:
         for event in events
         if is_kept(event)
         for block_id in event.get("ids", [])
-        if isinstance(block_id, str) and block_id[:1] in ("l", "p") and block_id[1:].isdigit()
+        if BLOCK_ID.fullmatch(block_id)
     )
 
 
 def own_events(events: Iterable[Event]) -> list[Event]:
-    """The events since the latest `train`: what a run decided itself."""
+    """The events since the latest `train`: what a run decided itself.
+
+    Raises:
+        InvalidInputError: a decision says less than the run needs to go on.
+    """
     own: list[Event] = []
     for event in events:
         own = [] if event.get("event") == "train" else [*own, event]
+    for event in own:
+        for key in DECIDED.get(event["event"], ()):
+            if key not in event or (event[key] is None and key in ("growth", "until", "trial", "pair_lr")):
+                raise InvalidInputError(
+                    f"growth.jsonl: the {event['event']} of step {event['step']} has no {key!r}, expected one; "
+                    "restore the file from a copy of the run"
+                )
     return own
 
 
 def growth_entries(events: Iterable[Event]) -> list[Event]:
     """One entry for each growth and removal, that of a trial with its decision and, as `verdict`, the figures of it."""
     listed = list(events)
-    decisions = {(event["step"], event["trial"]): event for event in listed if event.get("event") == "decision"}
+    decisions = {(event.get("step"), event.get("trial")): event for event in listed if event.get("event") == "decision"}
     entries = []
     for event in listed:
         if event.get("event") in ("grow", "remove"):
-            decided = decisions.get((event["step"], event.get("trial")), {})
+            decided = decisions.get((event.get("step"), event.get("trial")), {})
             verdict = {key: value for key, value in decided.items() if key not in event and key != "retry"}
             verdict |= {key: decided[key] for key in ("loss_before", "loss_after") if key in decided}
             entry = {"decision": None} | event
-            entries.append(entry | {"retry": decided["retry"], "verdict": verdict} if decided else entry)
+            entries.append(entry | {"retry": decided.get("retry"), "verdict": verdict} if decided else entry)
     return entries
 
 

@@ -5,7 +5,7 @@ Shapes: B batch, T tokens (or patches), D width, V vocabulary or classes. The st
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import TypeVar
 
 import torch
@@ -27,6 +27,7 @@ Block = Coupling | AnyPair | Residual
 State = Tensor | Halves
 BlockHook = Callable[[str, State], State | None]
 _Branched = TypeVar("_Branched", bound=TwoBranches)
+_WAY_OUT = "the weights do not belong to this config.json; use the checkpoint as it was written"
 
 
 class Model(nn.Module):
@@ -117,9 +118,18 @@ def _with_branches(
 
 def tensor_shapes(architecture: Architecture) -> dict[str, tuple[int, ...]]:
     """Names and shapes of all tensors of a model, without allocating them."""
-    with torch.device("meta"):
-        model = Model(architecture)
-    return {name: tuple(tensor.shape) for name, tensor in model.state_dict().items()}
+    return {name: tuple(tensor.shape) for name, tensor in _without_memory(architecture).state_dict().items()}
+
+
+def _without_memory(architecture: Architecture) -> Model:
+    try:
+        with torch.device("meta"):
+            return Model(architecture)
+    except (RuntimeError, OverflowError):
+        # torch counts bytes in 64 bits, on the meta device too.
+        raise InvalidInputError(
+            f"a model of width {architecture.width} is larger than any memory; use sizes that belong together"
+        ) from None
 
 
 def build_model(architecture: Architecture, tensors: Mapping[str, Tensor], device: torch.device) -> Model:
@@ -128,8 +138,8 @@ def build_model(architecture: Architecture, tensors: Mapping[str, Tensor], devic
     Raises:
         InvalidInputError: a tensor is missing, unexpected, of the wrong shape or not floating point.
     """
-    with torch.device("meta"):
-        model = Model(architecture)
+    check_blocks(architecture, tensors)
+    model = _without_memory(architecture)
     expected = model.state_dict()
     check_tensors({name: tuple(tensor.shape) for name, tensor in expected.items()}, tensors)
     model.load_state_dict({name: tensors[name].to(device, copy=True) for name in expected}, assign=True)
@@ -144,15 +154,43 @@ def check_tensors(expected: Mapping[str, tuple[int, ...]], tensors: Mapping[str,
     Raises:
         InvalidInputError: the first tensor that does not fit, by name.
     """
-    way_out = "the weights do not belong to this config.json; use the checkpoint as it was written"
-    for name, shape in expected.items():
-        if name not in tensors:
-            raise InvalidInputError(f"tensor {name!r} is missing; {way_out}")
-        tensor = tensors[name]
-        if tuple(tensor.shape) != shape or not tensor.is_floating_point():
+    for name, tensor in tensors.items():
+        if name in expected and not tensor.is_floating_point():
             raise InvalidInputError(
-                f"tensor {name!r} is {tensor.dtype} {tuple(tensor.shape)}, expected floating point {shape}; {way_out}"
+                f"tensor {name!r} is {tensor.dtype} {tuple(tensor.shape)}, expected floating point {expected[name]}; "
+                f"{_WAY_OUT}"
             )
-    for name in tensors:
+    _check_names_and_shapes(expected, {name: tuple(tensor.shape) for name, tensor in tensors.items()})
+
+
+def check_shapes(architecture: Architecture, shapes: Mapping[str, tuple[int, ...]]) -> None:
+    """Hold names and shapes of weights against an architecture; neither may be believed, and nothing is allocated.
+
+    Raises:
+        InvalidInputError: the first that does not fit, by name.
+    """
+    check_blocks(architecture, shapes)
+    _check_names_and_shapes(tensor_shapes(architecture), shapes)
+
+
+def check_blocks(architecture: Architecture, names: Iterable[str]) -> None:
+    """Every block has some tensor: known before the time is spent to build as many blocks as a config claims.
+
+    Raises:
+        InvalidInputError: the first block that has none.
+    """
+    present = {name.split(".")[1] for name in names if name.startswith("blocks.")}
+    for block in architecture.blocks:
+        if block.id not in present:
+            raise InvalidInputError(f"tensor 'blocks.{block.id}...' is missing; {_WAY_OUT}")
+
+
+def _check_names_and_shapes(expected: Mapping[str, tuple[int, ...]], shapes: Mapping[str, tuple[int, ...]]) -> None:
+    for name, shape in expected.items():
+        if name not in shapes:
+            raise InvalidInputError(f"tensor {name!r} is missing; {_WAY_OUT}")
+        if shapes[name] != shape:
+            raise InvalidInputError(f"tensor {name!r} is {shapes[name]}, expected floating point {shape}; {_WAY_OUT}")
+    for name in shapes:
         if name not in expected:
-            raise InvalidInputError(f"unexpected tensor {name!r}; {way_out}")
+            raise InvalidInputError(f"unexpected tensor {name!r}; {_WAY_OUT}")

@@ -22,6 +22,7 @@ from hypothesis import HealthCheck, Phase, given, settings
 from hypothesis import strategies as st
 from local_images import write_classes
 
+from ppdgrow.checkpoint import RunFolder, read_checkpoint, write_checkpoint
 from ppdgrow.cli import build_app
 from ppdgrow.cli.app import run
 from ppdgrow.config.schema import recipe_keys
@@ -84,23 +85,7 @@ VALUES = st.recursive(
     lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(max_size=6), inner, max_size=3),
     max_leaves=5,
 )
-CHOICES = st.sampled_from(
-    [
-        "transformer",
-        "mlp",
-        "sequence",
-        "coupled",
-        "residual",
-        "lm",
-        "mlm",
-        "classify",
-        "rms",
-        "cosine",
-        "all",
-        "pairs",
-        "bf16",
-    ]
-)
+CHOICES = st.sampled_from("transformer mlp sequence coupled residual lm mlm classify rms cosine all pairs bf16".split())
 GROWTH = st.lists(
     st.dictionaries(
         st.sampled_from(
@@ -221,6 +206,51 @@ def damaged(draw: st.DrawFn, content: bytes) -> bytes:
         else:
             data[place:place] = draw(st.binary(max_size=6))
     return bytes(data)
+
+
+@pytest.mark.parametrize("budget", BUDGETS)
+@pytest.mark.parametrize("name", ["manifest.json", "model.safetensors.index.json", "headers"])
+def test_manifest_index_and_headers(ppdgrow: Command, shallow: Path, name: str, budget: int) -> None:
+    *older, folder = RunFolder(shallow).checkpoints()
+    for other in older:
+        shutil.rmtree(other)
+    write_checkpoint(folder, read_checkpoint(folder), shard_bytes=10_000)
+    file = folder / ("model-00001.safetensors" if name == "headers" else name)
+    good = file.read_bytes()
+    if name == "headers":
+        length = 8 + int.from_bytes(good[:8], "little")
+        contents = damaged(good[:length]).map(lambda head: head + good[length:])
+    else:
+        contents = changed(json.loads(good)).map(lambda document: json.dumps(document).encode())
+
+    def check(drawn: tuple[bytes, list[str]]) -> None:
+        content, command = drawn
+        file.write_bytes(content)
+        if name != "manifest.json":
+            seal(folder)
+        judged(*command)
+
+    commands = [["probe", "shallow"], ["compare", "shallow", "shallow"], ["train", "shallow", "--steps", "1", *DRY]]
+    fuzz(budget // 2, st.tuples(contents, st.sampled_from(commands)), check)
+
+
+@pytest.mark.parametrize("budget", BUDGETS)
+@pytest.mark.parametrize("name", ["metrics.jsonl", "growth.jsonl"])
+def test_logs(ppdgrow: Command, shallow: Path, name: str, budget: int) -> None:
+    ppdgrow("grow shallow --out g --quiet")
+    file = Path("g", name)
+    good = file.read_bytes().splitlines(keepends=True)
+    lines = st.sampled_from(good).flatmap(
+        lambda line: changed(json.loads(line)).map(lambda found: json.dumps(found).encode() + b"\n") | damaged(line)
+    )
+    commands = [["compare", "g", "shallow"], ["probe", "g"], ["train", "g", "--steps", "1", *DRY]]
+
+    def check(drawn: tuple[bytes, int, list[str]]) -> None:
+        line, place, command = drawn
+        file.write_bytes(b"".join([*good[:place], line, *good[place + 1 :]]))
+        judged(*command)
+
+    fuzz(budget // 2, st.tuples(lines, st.integers(0, len(good)), st.sampled_from(commands)), check)
 
 
 def try_data(path: str, *more: str) -> int:
