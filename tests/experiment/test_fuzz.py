@@ -85,7 +85,9 @@ VALUES = st.recursive(
     lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(max_size=6), inner, max_size=3),
     max_leaves=5,
 )
-CHOICES = st.sampled_from("transformer mlp sequence coupled residual lm mlm classify rms cosine all pairs bf16".split())
+CHOICES = st.sampled_from(["transformer", "mlp", "sequence", "coupled", "residual", "lm", "mlm", "classify"]) | (
+    st.sampled_from(["rms", "cosine", "all", "pairs", "bf16"])
+)
 GROWTH = st.lists(
     st.dictionaries(
         st.sampled_from(
