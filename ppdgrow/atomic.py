@@ -8,6 +8,7 @@ leaves it behind without the lock: the next write into the same folder removes i
 
 from __future__ import annotations
 
+import ctypes
 import errno
 import fcntl
 import hashlib
@@ -23,6 +24,8 @@ from ppdgrow.errors import ConfigError, StorageError
 
 TEMPORARY_PREFIX = ".tmp-"
 OWN_PREFIX = f"{TEMPORARY_PREFIX}ppdgrow-"
+_AT_FDCWD = -100  # of Linux, as the next
+_RENAME_EXCHANGE = 2
 SET_ASIDE = re.compile(re.escape(OWN_PREFIX) + r"[0-9a-f]{12}-old-(.+)", re.DOTALL)
 FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
 FORBIDDEN = (errno.EROFS, errno.EACCES, errno.EPERM)
@@ -191,6 +194,9 @@ def _move_in(temporary: Path, path: Path, *, replace: bool) -> None:
         raise ConfigError(
             f"{str(path)!r} was made by another process meanwhile: choose another --out, or look at what it holds"
         )
+    if _exchange(temporary, path):
+        _remove(temporary)
+        return
     # The old one keeps its name in that of its hiding place, so that a sweep can put it back.
     old = path.with_name(f"{OWN_PREFIX}{secrets.token_hex(6)}-old-{path.name}")
     descriptor = os.open(path, os.O_RDONLY)
@@ -205,6 +211,16 @@ def _move_in(temporary: Path, path: Path, *, replace: bool) -> None:
         _remove(old)
     finally:
         os.close(descriptor)
+
+
+def _exchange(one: Path, other: Path) -> bool:
+    """Let two folders change places in one step, so that at no moment there is none; False where that is not known."""
+    try:
+        renameat2 = ctypes.CDLL(None, use_errno=True).renameat2
+    except (OSError, AttributeError):  # another C library, another system
+        return False
+    done = renameat2(_AT_FDCWD, os.fsencode(one), _AT_FDCWD, os.fsencode(other), _RENAME_EXCHANGE)
+    return bool(done == 0)
 
 
 def _has_content(path: Path) -> bool:

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import json
 import re
-import shutil
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -18,7 +17,7 @@ import torch
 from pydantic import BaseModel, ValidationError
 from torch import Tensor
 
-from ppdgrow.atomic import new_folder, sha256_file, storage_errors
+from ppdgrow.atomic import format_bytes, free_bytes, new_folder, sha256_file, storage_errors
 from ppdgrow.checkpoint.files import invalid, json_text, one_line, plain_file, read_json, readable
 from ppdgrow.checkpoint.shards import (
     INDEX,
@@ -151,11 +150,10 @@ def _write_json(path: Path, document: Any) -> None:
 def _check_space(folder: Path, tensors: list[Tensor]) -> None:
     needed = sum(tensor.nbytes for tensor in tensors) + 2**20
     with storage_errors(folder):
-        existing = next(parent for parent in (folder, *folder.absolute().parents) if parent.exists())
-        free = shutil.disk_usage(existing).free
+        free = free_bytes(folder)
     if free < needed:
         raise StorageError(
-            f"the checkpoint {str(folder)!r} needs {needed / 1e6:.1f} MB, but only {free / 1e6:.1f} MB are free: "
+            f"the checkpoint {str(folder)!r} needs {format_bytes(needed)}, but only {format_bytes(free)} are free: "
             "free some space or choose another folder with --out"
         )
 

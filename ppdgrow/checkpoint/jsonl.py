@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import fcntl
 import json
 import os
 from collections.abc import Iterable, Mapping
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -69,10 +71,12 @@ def append_jsonl(path: Path, lines: Iterable[Mapping[str, Any]]) -> None:
         ValueError: a value is NaN or infinite; nothing is written.
         StorageError: the file system refused.
     """
-    text = "".join(json.dumps(line, allow_nan=False) + "\n" for line in lines)
-    with storage_errors(path), path.open("ab+") as file:
+    text = "".join(json.dumps(line, allow_nan=False) + "\n" for line in lines).encode("utf-8")
+    with storage_errors(path, len(text)), path.open("ab+") as file:
+        with suppress(OSError):  # a file system without locks
+            fcntl.flock(file, fcntl.LOCK_EX)  # a line that another process is writing is not a cut one
         _cut_partial_line(file)
-        file.write(text.encode("utf-8"))
+        file.write(text)
         file.flush()
         os.fsync(file.fileno())
 

@@ -27,7 +27,7 @@ from ppdgrow.experiment.outlook import Stage, phases, run_flops, schedule_line, 
 from ppdgrow.experiment.preparation import Job, Prepared, TrainRequest, measures_precision, prepare, settle
 from ppdgrow.experiment.setting import refuse_changed_data
 from ppdgrow.experiment.space import Space
-from ppdgrow.experiment.start import Start
+from ppdgrow.experiment.start import Start, newest_checkpoint
 from ppdgrow.nn.model import tensor_shapes
 
 LEFT_OUT = "temporary buffers, the allocator's reserve, evaluation"
@@ -119,7 +119,7 @@ def _resumes_at(job: Job, prepared: Prepared) -> int | None:
     if (job.run.path / ".lock").exists():
         with job.run.lock():  # refuses if another process trains there
             pass
-    newest = job.run.newest_valid()
+    newest = newest_checkpoint(job.run, [])
     if newest is None:
         return job.first
     state = read_state(newest)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from pathlib import Path
 from typing import Any
 
 from torch import Tensor
@@ -14,6 +15,7 @@ from ppdgrow.config.schema import Recipe
 from ppdgrow.config.state import Environment, Ledger
 from ppdgrow.console import Narrator
 from ppdgrow.data import Dataset
+from ppdgrow.errors import InvalidInputError
 from ppdgrow.experiment.lineage import trim_lineage
 from ppdgrow.experiment.setting import Parent, input_spec_of, refuse_changed_data, task_of
 from ppdgrow.nn.init import initial_tensors
@@ -52,6 +54,25 @@ def start_from(checkpoint: Checkpoint) -> Start:
     return Start(architecture, tensors, moments, checkpoint.rng, state.step, state.lr_factor, state.ledger)
 
 
+def newest_checkpoint(run: RunFolder, skipped: list[str]) -> Path | None:
+    """The newest valid checkpoint of a run that is to go on, None if it has saved none yet.
+
+    Args:
+        run: the folder.
+        skipped: takes the reasons why newer ones are passed over.
+
+    Raises:
+        InvalidInputError: it has checkpoints, and none is whole: they may be mended, and are not written over.
+    """
+    newest = run.newest_valid(skipped)
+    if newest is None and skipped:
+        raise InvalidInputError(
+            f"no checkpoint of {str(run.path)!r} is whole, so that the run cannot go on; the newest: {skipped[0]}; or "
+            "train in a new --out"
+        )
+    return newest
+
+
 def resume(
     run: RunFolder,
     start: Start,
@@ -82,11 +103,11 @@ def resume(
         interrupted evaluation is still owed.
 
     Raises:
-        InvalidInputError: the data changed.
+        InvalidInputError: the data changed, or no checkpoint is whole.
     """
     run.sweep()
     skipped: list[str] = []
-    newest = run.newest_valid(skipped)
+    newest = newest_checkpoint(run, skipped)
     for reason in skipped:
         narrator.warn(f"skipped a damaged checkpoint: {reason}")
     evaluated = False

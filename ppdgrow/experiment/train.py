@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 from typing import Any
 
 from ppdgrow.atomic import write_file
@@ -35,11 +36,12 @@ def train(request: TrainRequest, narrator: Narrator) -> dict[str, Any]:
     set_deterministic(request.deterministic)
     job = settle(request)
     if job.final is not None:
+        _tidy(job)
         narrator.say(f"already finished: step {job.last} is in {job.run.path}")
         return train_document(job.run, job.final)
+    prepared = prepare(job, device, narrator)  # until here a signal simply ends the command: nothing has begun
+    job, setting = prepared.job, prepared.setting
     with stop_flag() as stop:
-        prepared = prepare(job, device, narrator)
-        job, setting = prepared.job, prepared.setting
         course = Course(
             setting=setting,
             schedule=prepared.schedule,
@@ -60,6 +62,16 @@ def train(request: TrainRequest, narrator: Narrator) -> dict[str, Any]:
             _create_folder(job, prepared.start)
         with job.run.lock():
             return _train(job, course, prepared)
+
+
+def _tidy(job: Job) -> None:
+    """What a kill after the last checkpoint of a run left undone: trials that are decided, the card."""
+    if job.run.card_path.is_file() and not job.run.trials_path.exists():
+        return
+    with job.run.lock():
+        job.run.sweep()
+        shutil.rmtree(job.run.trials_path, ignore_errors=True)
+        _write_card(job)
 
 
 def _create_folder(job: Job, start: Start) -> None:
@@ -92,8 +104,7 @@ def _finish(job: Job, climb: Climb, ledger: Ledger) -> dict[str, Any]:
     run, say = job.run, climb.course.narrator.say
     folder = run.checkpoint_path(job.last)
     state = read_state(folder)
-    card = model_card(run.path.name, read_config(folder), state, read_jsonl(run.growth_path), dump(job.resolved))
-    write_file(run.card_path, card)
+    _write_card(job)
     if climb.agenda.entries:
         for line in (*climb.picture(job.last), ledger_line(state.ledger), CAUTION):
             say(line)
@@ -107,3 +118,11 @@ def _finish(job: Job, climb: Climb, ledger: Ledger) -> dict[str, Any]:
     if state.lr_factor == 1.0:
         say("the learning rate is at its peak: go on from here, or decay it before comparing")
     return train_document(run, folder)
+
+
+def _write_card(job: Job) -> None:
+    run, folder = job.run, job.run.checkpoint_path(job.last)
+    lineage = read_jsonl(run.growth_path)
+    write_file(
+        run.card_path, model_card(run.path.name, read_config(folder), read_state(folder), lineage, dump(job.resolved))
+    )

@@ -137,6 +137,7 @@ def test_a_rename_that_fails_gives_the_old_checkpoint_back(folder: Path, monkeyp
         return rename(self, target)
 
     monkeypatch.setattr(Path, "replace", refuse_the_new_one)
+    monkeypatch.setattr("ppdgrow.atomic._exchange", lambda one, other: False)
     with pytest.raises(StorageError, match="Input/output error"):
         write_checkpoint(folder, tiny_checkpoint(2))
     assert file_bytes(folder) == before

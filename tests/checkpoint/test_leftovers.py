@@ -40,6 +40,7 @@ def test_a_kill_between_the_renames_loses_no_step(run: RunFolder, survived: int)
         return real(path, target)
 
     def save() -> None:
+        atomic._exchange = lambda one, other: False  # as on a system that cannot
         Path.replace = rename
         atomic._remove = die
         write_checkpoint(run.checkpoint_path(1), tiny_checkpoint(1, tokenizer="new"))
@@ -51,6 +52,31 @@ def test_a_kill_between_the_renames_loses_no_step(run: RunFolder, survived: int)
     assert not leftovers(run.path)
     assert (file_bytes(run.checkpoint_path(1)) == old) == (survived < 2)
     read_checkpoint(run.checkpoint_path(1))
+
+
+@pytest.mark.parametrize("exchanged", [False, True])
+def test_a_checkpoint_that_is_saved_anew_is_there_at_every_moment(run: RunFolder, exchanged: bool) -> None:
+    """Killed right before and right after the two change places: the old or the new one is whole without a sweep."""
+    old = file_bytes(run.checkpoint_path(1))
+    exchange = atomic._exchange
+    if not exchange(run.path / "checkpoints", run.path / "checkpoints"):
+        pytest.skip("this system cannot exchange two folders")
+
+    def die_there(one: Path, other: Path) -> bool:
+        if exchanged:
+            assert exchange(one, other)
+        die()
+
+    def save() -> None:
+        atomic._exchange = die_there
+        write_checkpoint(run.checkpoint_path(1), tiny_checkpoint(1, tokenizer="new"))
+
+    assert in_child(save) == -signal.SIGKILL
+    assert run.newest_valid() == run.checkpoint_path(1)
+    assert (file_bytes(run.checkpoint_path(1)) == old) == (not exchanged)
+    run.sweep()
+    assert not leftovers(run.path)
+    assert run.newest_valid() == run.checkpoint_path(1)
 
 
 def test_an_error_between_the_renames_puts_the_old_one_back(run: RunFolder, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -65,6 +91,7 @@ def test_an_error_between_the_renames_puts_the_old_one_back(run: RunFolder, monk
         return real(path, target)
 
     monkeypatch.setattr(Path, "replace", rename)
+    monkeypatch.setattr(atomic, "_exchange", lambda one, other: False)
     with pytest.raises(StorageError, match="Input/output error"):
         write_checkpoint(run.checkpoint_path(1), tiny_checkpoint(2))
     assert file_bytes(run.checkpoint_path(1)) == old

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
-from typing import Any
+from collections.abc import Iterator
 
 import pytest
 from killing import SCENARIOS, Bench, kinds, new_bench, random_kills, windows
@@ -21,7 +20,7 @@ RANDOM = {"train": 6, "climb": 5, "grow-pair": 4, "resave": 2, "compare": 4}
 WINDOWS = {
     "a save": ("train", r"(open|rename) r/checkpoints/\.tmp|fsync r/metrics"),
     "a prune": ("train", r"(remove|rmdir) r/checkpoints/step"),
-    "a save of a step that is there": ("resave", r"rename r/checkpoints"),
+    "a save of a step that is there": ("resave", r"(remove|rmdir|fsync|open) r/checkpoints/\.tmp"),
     "an evaluation that is owed": ("owed", r"open r/metrics"),
     "the card": ("train", r"(open|rename) .* for r/README"),
     "a new run": ("train", r"rename \.tmp-RANDOM -> r "),
@@ -30,33 +29,12 @@ WINDOWS = {
 }
 
 
-CARD = "experiment/train.py: a finished run is not gone on with, so its card, trials and leftovers stay as they are"
-OWED = "experiment/start.py: the metrics line whose evaluation is owed is in memory only until that is done"
-AWAY = "atomic.py: between two renames a checkpoint that is replaced is not there, until the next start puts it back"
-FAULTS = {
-    "a prune": CARD,
-    "the card": CARD,
-    "the end of a trial that ends the run": CARD,
-    "a save of a step that is there": AWAY,
-    "an evaluation that is owed": OWED,
-}
-SCENARIO_FAULTS = {"train": CARD, "climb": CARD, "trial-last": CARD, "resave": AWAY, "owed": OWED}
-
-
-def with_faults(names: Iterable[str], faults: Mapping[str, str]) -> list[Any]:
-    """The names as parameters; those with a known fault are expected to fail, so that its mending is noticed."""
-    return [
-        pytest.param(name, marks=pytest.mark.xfail(strict=True, reason=faults[name]) if name in faults else ())
-        for name in names
-    ]
-
-
 @pytest.mark.parametrize("name", RANDOM)
 def test_kills_at_random_moments(bench: Bench, name: str) -> None:
     random_kills(bench, name, RANDOM[name], seed=0)
 
 
-@pytest.mark.parametrize("name", with_faults(WINDOWS, FAULTS))
+@pytest.mark.parametrize("name", WINDOWS)
 def test_a_kill_within(bench: Bench, name: str) -> None:
     scenario, pattern = WINDOWS[name]
     wrong = windows(bench, scenario, kinds(bench.unbroken(scenario)[0].operations, pattern))
@@ -76,7 +54,7 @@ def test_many_kills_at_random_moments(bench: Bench, name: str) -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("name", with_faults(SCENARIOS, SCENARIO_FAULTS))
+@pytest.mark.parametrize("name", SCENARIOS)
 def test_a_kill_before_each_kind_of_operation(bench: Bench, name: str) -> None:
     wrong = windows(bench, name, kinds(bench.unbroken(name)[0].operations))
     assert not wrong, "\n".join(wrong)

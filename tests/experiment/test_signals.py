@@ -120,7 +120,6 @@ def test_a_signal_in_the_last_save_interrupts_nothing(bench: Bench, number: int)
     finish(bench, folder, "train")
 
 
-@pytest.mark.xfail(strict=True, reason="experiment/train.py: the stop flag is first looked at after the first step")
 @NUMBERS
 @pytest.mark.parametrize("name", ["reading data", "tokenising"])
 def test_one_signal_is_enough_before_the_first_step(bench: Bench, name: str, number: int) -> None:
