@@ -68,3 +68,10 @@ def test_the_readme_has_every_recipe_key_with_its_default() -> None:
     shown = dict(re.findall(r"^\| `([a-z_]+(?:\.[a-z_]+)?)` \| `(.*?)` \|", text, flags=re.MULTILINE))
     for key, default in recipe_keys().items():
         assert shown[key] == format_value(default), key
+
+
+def test_the_tests_that_the_readme_names_are_there() -> None:
+    named = re.findall(r"`(tests/[a-z_/]+\.py)`", (ROOT / "README.md").read_text())
+    assert len(set(named)) >= 9
+    for path in named:
+        assert "def test_" in (ROOT / path).read_text() or "bench" in path, path
