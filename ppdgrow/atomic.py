@@ -288,8 +288,7 @@ def _new_file(folder: Path) -> tuple[Path, int]:
     while True:
         path = folder / f"{OWN_PREFIX}{secrets.token_hex(6)}"
         descriptor = os.open(path, os.O_CREAT | os.O_EXCL | os.O_WRONLY, 0o666)
-        _try_lock(descriptor)
-        if _is_at(descriptor, path):
+        if _is_ours(descriptor, path):
             return path, descriptor
         os.close(descriptor)
 
@@ -300,9 +299,11 @@ def _temporary_folder(parent: Path) -> Iterator[Path]:
     while True:
         path = parent / f"{OWN_PREFIX}{secrets.token_hex(6)}"
         path.mkdir()
-        descriptor = os.open(path, os.O_RDONLY)
-        _try_lock(descriptor)
-        if _is_at(descriptor, path):
+        try:
+            descriptor = os.open(path, os.O_RDONLY)
+        except FileNotFoundError:  # swept before it was locked
+            continue
+        if _is_ours(descriptor, path):
             break
         os.close(descriptor)
     try:
@@ -312,8 +313,14 @@ def _temporary_folder(parent: Path) -> Iterator[Path]:
         os.close(descriptor)
 
 
-def _is_at(descriptor: int, path: Path) -> bool:
-    """Whether an open file is still there: a sweep may have come between its making and its lock."""
+def _is_ours(descriptor: int, path: Path) -> bool:
+    """Lock what was just made. False if a sweep came between, which then holds it or has removed it."""
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return False
+    except OSError:
+        pass  # without locks, nothing is swept
     try:
         return os.path.samestat(os.fstat(descriptor), path.stat())
     except FileNotFoundError:

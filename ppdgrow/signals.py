@@ -1,4 +1,4 @@
-"""One handler for the two signals that end a run: Ctrl-C (SIGINT) and SIGTERM.
+"""One handler for the signals that end a run: Ctrl-C (SIGINT), SIGTERM and a closed terminal (SIGHUP).
 
 Imported before everything else, so that it imports almost nothing.
 """
@@ -13,16 +13,17 @@ from contextlib import contextmanager
 from types import FrameType
 from typing import NoReturn
 
-ENDING = (signal.SIGINT, signal.SIGTERM)
+# A closed terminal hangs up; under nohup that is ignored, and stays so.
+ENDING = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 _received: list[int] = []
 _IMPORT_MACHINERY = "<frozen importlib._bootstrap"
 
 
 @contextmanager
 def handling(handler: Callable[[int, FrameType | None], None]) -> Iterator[None]:
-    """Handle SIGINT and SIGTERM by `handler` while the body runs; outside the main thread nothing is changed."""
+    """Handle the ending signals by `handler` while the body runs; outside the main thread nothing is changed."""
     try:
-        before = {number: signal.signal(number, handler) for number in ENDING}
+        before = {number: signal.signal(number, handler) for number in _heeded()}
     except ValueError:  # not the main thread
         before = {}
     try:
@@ -32,15 +33,19 @@ def handling(handler: Callable[[int, FrameType | None], None]) -> Iterator[None]
             signal.signal(number, previous)
 
 
+def _heeded() -> list[signal.Signals]:
+    return [number for number in ENDING if signal.getsignal(number) != signal.SIG_IGN]
+
+
 def end_at_signals() -> None:
-    """Let both signals end the process in one line until something has begun; Python itself would show a traceback."""
-    for number in ENDING:
+    """Let these signals end the process in one line until something has begun; Python itself would show a traceback."""
+    for number in _heeded():
         signal.signal(number, lambda number, frame: _end(number))
 
 
 @contextmanager
 def interrupts() -> Iterator[list[int]]:
-    """SIGINT and SIGTERM raise KeyboardInterrupt, and which one it was is kept.
+    """The ending signals raise KeyboardInterrupt, and which one it was is kept.
 
     Within an import they end the process instead: nothing has begun there, and a library that is being initialised
     could swallow the exception, turn it into one of its own, or abort (elsewhere see `raise_if_interrupted`).

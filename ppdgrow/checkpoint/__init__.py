@@ -9,7 +9,7 @@ from ppdgrow.checkpoint.format import (
     write_checkpoint,
 )
 from ppdgrow.checkpoint.jsonl import append_jsonl, lines_up_to, read_jsonl, truncate_jsonl
-from ppdgrow.checkpoint.runs import RunFolder, locate_checkpoint
+from ppdgrow.checkpoint.runs import RunFolder, locate_checkpoint, read_located
 from ppdgrow.checkpoint.shards import weight_files
 
 __all__ = [
@@ -22,6 +22,7 @@ __all__ = [
     "read_checkpoint",
     "read_config",
     "read_jsonl",
+    "read_located",
     "read_state",
     "truncate_jsonl",
     "weight_files",

@@ -85,7 +85,7 @@ def write_checkpoint(
         StorageError: not enough space, or the file system refused; what was there is as it was.
     """
     trainer = _trainer_tensors(checkpoint)
-    _check_space(folder, [*checkpoint.tensors.values(), *trainer.values()])
+    _check_space(folder, checkpoint_bytes(checkpoint))
     with new_folder(folder) as temporary:
         files = [CONFIG, STATE, TRAINER_TENSORS]
         _write_json(temporary / CONFIG, checkpoint.architecture.model_dump(mode="json"))
@@ -147,8 +147,7 @@ def _write_json(path: Path, document: Any) -> None:
     path.write_text(json_text(document), encoding="utf-8", newline="\n")
 
 
-def _check_space(folder: Path, tensors: list[Tensor]) -> None:
-    needed = sum(tensor.nbytes for tensor in tensors) + 2**20
+def _check_space(folder: Path, needed: int) -> None:
     with storage_errors(folder):
         free = free_bytes(folder)
     if free < needed:

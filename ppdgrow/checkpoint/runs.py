@@ -3,18 +3,23 @@
 from __future__ import annotations
 
 import fcntl
+import os
 import re
+import secrets
 import shutil
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
+from typing import TypeVar
 
-from ppdgrow.atomic import new_folder, storage_errors, sweep_leftovers
+from ppdgrow.atomic import OWN_PREFIX, new_folder, storage_errors, sweep_leftovers
 from ppdgrow.checkpoint.format import MANIFEST, read_state, verify
 from ppdgrow.errors import ConfigError, InvalidInputError, StorageError
 
 LOCK = ".lock"
+MOST_LOOKS = 50
+Result = TypeVar("Result")
 STEP_NAME = re.compile(r"step-([0-9]{8}|[1-9][0-9]{8,})")
 
 
@@ -67,16 +72,26 @@ class RunFolder:
         return sorted(found, key=_step)
 
     def newest_valid(self, skipped: list[str] | None = None) -> Path | None:
-        """The newest checkpoint that holds up against its manifest; why newer ones do not goes into `skipped`."""
-        for folder in reversed(self.checkpoints()):
-            try:
-                verify(folder)
-            except InvalidInputError as error:
-                if skipped is not None:
-                    skipped.append(str(error))
-            else:
-                return folder
-        return None
+        """The newest checkpoint that holds up against its manifest; why newer ones do not goes into `skipped`.
+
+        If the run is in training and prunes one while it is read, the folder is looked through again.
+        """
+        reasons: list[str] = []
+        for _ in range(MOST_LOOKS):
+            folders, reasons, found = self.checkpoints(), [], None
+            for folder in reversed(folders):
+                try:
+                    verify(folder)
+                except InvalidInputError as error:
+                    reasons.append(str(error))
+                else:
+                    found = folder
+                    break
+            if not reasons or folders == self.checkpoints():
+                break
+        if skipped is not None:
+            skipped += reasons
+        return found
 
     def best(self) -> Path | None:
         """The whole checkpoint with the lowest validation loss, of equal ones the earlier.
@@ -165,7 +180,25 @@ class RunFolder:
                         f"cannot lock {str(self.path)!r} ({error.strerror or error}): its file system has no locks, so "
                         "two runs could write there at once; choose a folder on a local disk with --out"
                     ) from error
+            with self._held():
+                yield
+
+    @contextmanager
+    def _held(self) -> Iterator[None]:
+        """Hold the folder itself too, where that is possible: its lock file may be removed under a living process."""
+        descriptor = os.open(self.path, os.O_RDONLY)
+        try:
+            try:
+                fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            except BlockingIOError:
+                raise ConfigError(
+                    f"another process is writing {str(self.path)!r}: wait for it, or choose another --out"
+                ) from None
+            except OSError:
+                pass  # a folder cannot be locked there; the lock file is
             yield
+        finally:
+            os.close(descriptor)
 
 
 def _step(folder: Path) -> int:
@@ -184,26 +217,53 @@ def _remove(folder: Path) -> None:
     if folder.is_symlink():
         folder.unlink()
         return
-    # Without its manifest a folder that is only half removed is not mistaken for a checkpoint.
-    (folder / MANIFEST).unlink(missing_ok=True)
-    shutil.rmtree(folder, ignore_errors=True)
+    # Gone at once: a folder that is only half removed is not taken for a damaged checkpoint.
+    doomed = folder.with_name(f"{OWN_PREFIX}{secrets.token_hex(6)}")
+    folder.rename(doomed)
+    shutil.rmtree(doomed, ignore_errors=True)
 
 
-def locate_checkpoint(path: Path) -> tuple[RunFolder, Path]:
+def locate_checkpoint(path: Path, skipped: list[str] | None = None) -> tuple[RunFolder, Path]:
     """The run and the checkpoint that a path names: a run folder (its newest valid one) or a checkpoint in one.
+
+    Args:
+        path: what the user gave.
+        skipped: takes the reasons why newer checkpoints of a run are passed over.
 
     Raises:
         InvalidInputError: there is no such folder, or it is neither.
     """
     try:
-        return _locate(path)
+        return _locate(path, [] if skipped is None else skipped)
     except OSError as error:
         raise InvalidInputError(
             f"cannot read {str(path)!r} ({error.strerror or error}): expected a run folder or a checkpoint in one"
         ) from None
 
 
-def _locate(path: Path) -> tuple[RunFolder, Path]:
+def read_located(path: Path, read: Callable[[RunFolder, Path, tuple[str, ...]], Result]) -> Result:
+    """What `read(run, checkpoint, skipped)` makes of the checkpoint that a path names (see `locate_checkpoint`).
+
+    If the run is in training and removes the checkpoint while it is read, the next one is taken.
+
+    Raises:
+        InvalidInputError: as `locate_checkpoint` and `read`, or the run is always faster.
+    """
+    for _ in range(MOST_LOOKS):
+        skipped: list[str] = []
+        run, folder = locate_checkpoint(path, skipped)
+        try:
+            return read(run, folder, tuple(skipped))
+        except InvalidInputError:
+            if folder.exists():
+                raise
+    raise InvalidInputError(
+        f"{str(path)!r} is in training and removes its checkpoints faster than they are read: wait for it, or raise "
+        "its train.keep"
+    )
+
+
+def _locate(path: Path, skipped: list[str]) -> tuple[RunFolder, Path]:
     if not path.exists():
         raise InvalidInputError(f"{str(path)!r} does not exist: expected a run folder or a checkpoint in one")
     if not path.is_dir():
@@ -219,7 +279,6 @@ def _locate(path: Path) -> tuple[RunFolder, Path]:
             f"{str(path)!r} {found}: expected a run folder (RUN/checkpoints/step-NNNNNNNN), "
             "as ppdgrow train and ppdgrow grow write it"
         )
-    skipped: list[str] = []
     newest = run.newest_valid(skipped)
     if newest is None:
         raise InvalidInputError(f"no checkpoint of {str(path)!r} is whole; the newest: {skipped[0]}")

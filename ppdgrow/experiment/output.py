@@ -10,7 +10,7 @@ from ppdgrow.errors import ConfigError
 from ppdgrow.experiment.recipe import differing_keys
 from ppdgrow.experiment.setting import Parent, resolved_recipe
 
-WAY_OUT = "choose another --out, or remove the folder"
+WAY_OUT = "choose another --out"
 
 
 def check_place(run: RunFolder, parent: Parent | None) -> None:
@@ -20,7 +20,10 @@ def check_place(run: RunFolder, parent: Parent | None) -> None:
         ConfigError: it is a file, below a file, the current folder, a dangling link, or in the input.
     """
     where = f"the output folder {str(run.path)!r}"
-    file = next((place for place in (run.path, *run.path.parents) if place.exists() and not place.is_dir()), None)
+    try:
+        file = next((place for place in (run.path, *run.path.parents) if place.exists() and not place.is_dir()), None)
+    except OSError as error:
+        raise ConfigError(f"{where} cannot be made ({error.strerror or error}): {WAY_OUT}") from None
     if file is not None:
         raise ConfigError(f"{where}: {str(file)!r} is a file; choose another --out")
     if run.path.is_symlink() and not run.path.exists():
@@ -44,6 +47,10 @@ def same_run(run: RunFolder, asked: Resolved, parent: Parent | None, resume: str
         ConfigError: the folder holds something else, or `--resume never` was given.
     """
     where = f"the output folder {str(run.path)!r}"
+    if run.checkpoints():
+        for path in (run.recipe_path, run.growth_path):
+            if not path.is_file():
+                raise ConfigError(f"{where} holds a run that lacks its {path.name}: restore the file, or {WAY_OUT}")
     if not run.recipe_path.is_file():
         raise ConfigError(f"{where} is not empty and holds no run: {WAY_OUT}")
     if resume == "never":

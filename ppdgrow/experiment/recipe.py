@@ -15,8 +15,8 @@ from ppdgrow.data import Dataset, canonical_name, resolve_defaults
 from ppdgrow.errors import ConfigError
 from ppdgrow.experiment.setting import Parent, inherited_values
 
-# Keys that say where a run finds things, or in how many pieces it computes, not what it computes.
-NOT_IDENTITY = ("data.directory", "train.accumulate")
+# Keys that say where a run finds things, in how many pieces it computes and what it keeps, not what it computes.
+NOT_IDENTITY = ("data.directory", "train.accumulate", "train.keep")
 
 
 def resolve_training(parent: Parent | None, layers: Sequence[Layer]) -> Resolved:

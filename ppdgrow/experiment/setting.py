@@ -4,13 +4,21 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import torch
 from torch import nn
 
-from ppdgrow.checkpoint import Checkpoint, RunFolder, lines_up_to, locate_checkpoint, manifest_digest, read_checkpoint
+from ppdgrow.checkpoint import (
+    Checkpoint,
+    RunFolder,
+    lines_up_to,
+    manifest_digest,
+    read_checkpoint,
+    read_located,
+)
 from ppdgrow.config.architecture import InputSpec
 from ppdgrow.config.kinds import Task
 from ppdgrow.config.load import Layer, Resolved, read_run_recipe, resolve
@@ -30,7 +38,7 @@ EVERYTHING = 10**9  # more batches than a split has: it gives all of its example
 
 @dataclass(frozen=True)
 class Parent:
-    """A checkpoint with the run that it lies in."""
+    """A checkpoint with the run that it lies in; `skipped` says why newer ones of the run were passed over."""
 
     run: RunFolder
     folder: Path
@@ -38,6 +46,7 @@ class Parent:
     recipe: Recipe
     recipe_values: dict[str, Any]
     digest: str
+    skipped: tuple[str, ...] = ()
 
     @property
     def step(self) -> int:
@@ -63,7 +72,10 @@ def load_parent(path: Path, *, optimizer: bool = True) -> Parent:
     Raises:
         InvalidInputError: it is missing, cut off or altered, or the run's recipe is.
     """
-    run, folder = locate_checkpoint(path)
+    return read_located(path, partial(_load, optimizer))
+
+
+def _load(optimizer: bool, run: RunFolder, folder: Path, skipped: tuple[str, ...]) -> Parent:
     if not run.recipe_path.is_file():
         raise InvalidInputError(
             f"{str(run.recipe_path)!r} is missing: a run folder has a recipe.yaml; copy the whole run folder"
@@ -81,7 +93,7 @@ def load_parent(path: Path, *, optimizer: bool = True) -> Parent:
                     f"{str(folder)!r}: optimizer state {key} of {name!r} is {tuple(state[key].shape)}, expected "
                     f"{tuple(checkpoint.tensors[name].shape)}; use an older checkpoint of the run"
                 )
-    return Parent(run, folder, checkpoint, recipe, values, manifest_digest(folder))
+    return Parent(run, folder, checkpoint, recipe, values, manifest_digest(folder), skipped)
 
 
 @dataclass(frozen=True)
@@ -212,6 +224,8 @@ def refuse_changed_data(dataset: Dataset, state: TrainerState, run: Path) -> Non
 
 def warn_of_changes(dataset: Dataset, parent: Parent, narrator: Narrator) -> None:
     """Say what was skipped, and if figures on this data are not comparable with those that the checkpoint records."""
+    for reason in parent.skipped:
+        narrator.warn(f"skipped a damaged checkpoint: {reason}")
     for warning in dataset.warnings:
         narrator.warn(warning)
     for split in changed_splits(dataset, parent.checkpoint.state):

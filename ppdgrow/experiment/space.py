@@ -29,11 +29,13 @@ from ppdgrow.nn.model import tensor_shapes
 class Space:
     """What a run takes on the disk, in bytes.
 
-    `checkpoints` are sizes at the start and once all growths were kept, `held` what the run's folder has already.
+    `saves` is how often the run saves at the most, `checkpoints` are sizes at the start and once all growths were
+    kept, `held` what the run's folder has already.
     """
 
     run: Path
     keep: int
+    saves: int
     checkpoints: tuple[int, int]
     held: int
     free: int
@@ -41,7 +43,7 @@ class Space:
     @property
     def kept_at_once(self) -> int:
         """Checkpoints on the disk while one is written: the newest, the best and the new one."""
-        return self.keep + 2
+        return min(self.keep + 2, self.saves)
 
     @property
     def total(self) -> int:
@@ -112,7 +114,8 @@ def space_of(
     with storage_errors(folder):
         own = [checkpoint for checkpoint in run.checkpoints() if not checkpoint.is_symlink()]
         held = sum(file.stat().st_size for checkpoint in own for file in checkpoint.rglob("*") if file.is_file())
-        return Space(run.path, recipe.train.keep, (first, last), held, free_bytes(folder))
+        saves = (agenda.last - agenda.first) // recipe.train.save_every + len(agenda.entries) + 1
+        return Space(run.path, recipe.train.keep, saves, (first, last), held, free_bytes(folder))
 
 
 def _block_of(name: str) -> str | None:

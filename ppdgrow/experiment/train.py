@@ -94,6 +94,8 @@ def _create_folder(job: Job, start: Start) -> None:
 
 def _train(job: Job, course: Course, prepared: Prepared) -> dict[str, Any]:
     fresh = prepared.start
+    if job.held:  # where it finds things and in how many pieces it computes may be new
+        write_file(job.run.recipe_path, dump(job.resolved))
     start, unfinished = course.resume(job.run, fresh, first=job.first)
     climb = Climb(course, job.run, prepared.agenda, fresh.architecture.num_layers)
     ledger = climb.finish(start, prepared.model if start is fresh else None, unfinished)

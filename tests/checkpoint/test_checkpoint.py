@@ -288,7 +288,7 @@ def test_a_failing_write_leaves_the_old_checkpoint_and_no_leftovers(
 
 def test_too_little_space_is_said_before_anything_is_written(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("shutil.disk_usage", lambda path: shutil._ntuple_diskusage(100, 90, 10))  # type: ignore[attr-defined]
-    with pytest.raises(StorageError, match=r"needs 1\.\d+ MB, but only \d+ B are free"):
+    with pytest.raises(StorageError, match=r"needs \d\.\d+ kB, but only 10 B are free"):
         write_checkpoint(folder, checkpoint(4))
 
 

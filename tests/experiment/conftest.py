@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -13,7 +13,9 @@ import pytest
 
 from ppdgrow.cli import build_app
 from ppdgrow.cli.app import run
+from ppdgrow.data import Split
 from ppdgrow.data.batches import Batch, Batches
+from ppdgrow.data.stdlib import Stdlib
 
 TINY = ["--width", "16"]
 for key, value in {
@@ -43,6 +45,24 @@ class Result:
 
 
 Command = Callable[..., Result]
+
+
+_SOURCES: dict[str, bytes] = {}
+
+
+@pytest.fixture(autouse=True)
+def _sources_are_read_once() -> Iterator[None]:
+    """The default data set without 2,000 files to open in each command, and with a test split that is soon read."""
+    read = Stdlib.read
+
+    def once(self: Stdlib, split: Split) -> bytes:
+        if split not in _SOURCES:
+            _SOURCES[split] = read(self, split)[: 40_000 if split == "test" else None]
+        return _SOURCES[split]
+
+    with pytest.MonkeyPatch.context() as patch:  # of its own: a test may undo what it patched itself
+        patch.setattr(Stdlib, "read", once)
+        yield
 
 
 @pytest.fixture

@@ -318,6 +318,7 @@ def test_the_second_of_two_runs_is_refused_until_the_first_is_dead(ppdgrow: Comm
     assert read_state(newest).step > 0
 
 
+@pytest.mark.slow
 def test_two_growths_and_two_comparisons_at_once(ppdgrow: Command, shallow: Path) -> None:
     """One growth makes the folder; the other finds it made, or is refused in one line. Neither harms it."""
     ppdgrow("train --layers 1 --steps 10 --out b --quiet", *TINY)

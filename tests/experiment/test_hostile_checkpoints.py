@@ -216,7 +216,10 @@ def refused_everywhere() -> None:
     assert not Path("executed").exists()
 
 
-@pytest.mark.parametrize("name", BEHIND)
+LARGE = ("config: 65536 blocks", "config: many keys", "config: 64 MB of lists")
+
+
+@pytest.mark.parametrize("name", [pytest.param(n, marks=pytest.mark.slow if n in LARGE else ()) for n in BEHIND])
 def test_content_that_is_wrong_behind_an_agreeing_manifest(folder: Path, name: str) -> None:
     BEHIND[name](folder)
     seal(folder)

@@ -9,6 +9,7 @@ import sys
 from pathlib import Path
 from typing import Any
 
+import pytest
 from conftest import TINY, Command
 from equality import events, result
 
@@ -42,6 +43,7 @@ def fake_environment(folder: Path) -> dict[str, str]:
     }
 
 
+@pytest.mark.slow
 def test_the_shell_loop_and_the_recipe_agree(ppdgrow: Command, tmp_path: Path) -> None:
     (tmp_path / "ladder.yaml").write_text(RECIPE)
     options = [*TINY, "-o", "train.lr=1e-2", "-o", "model.layers=2"]

@@ -142,7 +142,7 @@ DEAD_SAVE = Stop("save", dies=True)
 # For each place the first stop, and the second one, in the process that went on.
 PLAIN = {
     "before the first step": (BUILT, BUILT),
-    "at the first step": (draw(1), draw(2)),
+    "at the first step": (draw(1, 2), draw(2)),  # the first batch is also looked at before training
     "at a save": (draw(6), draw(12)),
     "between saves": (draw(9), BUILT),
     "where an evaluation is due": (draw(8), evaluation(1, 2)),
@@ -459,7 +459,7 @@ def test_a_metrics_line_without_a_step_is_refused_in_one_line(train: Any, ppdgro
     _edit_metrics("broken", lambda lines: [*lines[:3], b"{}\n", *lines[4:]])
     refused = ppdgrow("", *words("broken", "coupled", "lm"), code=4).stderr
     assert refused.count("\n") == 1
-    assert "a line has no whole number 'step'" in refused
+    assert "line 4: step is None, expected a whole number" in refused
 
 
 def _recorded(**changes: Any) -> None:

@@ -65,6 +65,8 @@ def _short(value: Any) -> str:
 def doubts_of(history: RunHistory) -> Iterator[str]:
     """What to know about one run before its figures are believed."""
     state, name = history.state, history.name
+    for reason in history.skipped:
+        yield f"{name}: skipped a damaged checkpoint: {reason}"
     if history.step < history.planned_step:
         yield f"{name} is unfinished: step {history.step:,} of {history.planned_step:,}"
     if state.lr_factor > DECAYED_BELOW:

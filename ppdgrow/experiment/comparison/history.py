@@ -107,7 +107,8 @@ class Metrics:
 class RunHistory:
     """A run up to a checkpoint. `recipe` is None where the run's recipe cannot be read.
 
-    `lineage` holds the lines of `growth.jsonl`, `events` what a comparison reads of them.
+    `lineage` holds the lines of `growth.jsonl`, `events` what a comparison reads of them; `skipped` says why newer
+    checkpoints of the run were passed over.
     """
 
     name: str
@@ -120,6 +121,7 @@ class RunHistory:
     metrics: Metrics
     events: tuple[GrowthEvent, ...]
     lineage: tuple[dict[str, Any], ...]
+    skipped: tuple[str, ...] = ()
 
     @property
     def final(self) -> Evaluated:

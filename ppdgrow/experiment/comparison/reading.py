@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 from pydantic import ValidationError
 
-from ppdgrow.checkpoint import locate_checkpoint, manifest_digest, read_config, read_jsonl, read_state
+from ppdgrow.checkpoint import RunFolder, manifest_digest, read_config, read_jsonl, read_located, read_state
 from ppdgrow.config.load import Layer, read_run_recipe, resolve
 from ppdgrow.config.schema import Recipe
 from ppdgrow.config.state import TrainerState, Validation
@@ -36,14 +36,17 @@ def read_history(path: Path) -> RunHistory:
     Raises:
         InvalidInputError: no valid checkpoint, broken metrics or lineage, no steps, or never evaluated.
     """
-    run, folder = locate_checkpoint(path)
+    return read_located(path, _read)
+
+
+def _read(run: RunFolder, folder: Path, skipped: tuple[str, ...]) -> RunHistory:
     state = read_state(folder)
     events = tuple(event for event in _read_events(run.growth_path) if event.decided <= state.step)
     metrics = _read_metrics(run.metrics_path, state.step)
     metrics = replace(metrics, evaluations=_closed(metrics.evaluations, state, events))
     if not metrics.evaluations:
         raise InvalidInputError(
-            f"{str(path)!r} has no evaluated step up to step {state.step}, so there is no loss to compare: "
+            f"{str(run.path)!r} has no evaluated step up to step {state.step}, so there is no loss to compare: "
             "train it on, or grow without --no-eval"
         )
     _check_costs(metrics.evaluations, run.metrics_path)
@@ -58,6 +61,7 @@ def read_history(path: Path) -> RunHistory:
         metrics=metrics,
         events=events,
         lineage=tuple(lineage_up_to(run.growth_path, state.step)),
+        skipped=skipped,
     )
 
 
