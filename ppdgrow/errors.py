@@ -43,7 +43,7 @@ class CheckFailedError(PPDGrowError):
 
 
 class InterruptedRunError(PPDGrowError):
-    """A signal stopped the run after its state was saved: exit code 130 (SIGINT) or 143 (SIGTERM)."""
+    """A signal stopped the run after its state was saved: exit code 129 (SIGHUP), 130 (SIGINT) or 143 (SIGTERM)."""
 
     def __init__(self, message: str, signal_number: int) -> None:
         super().__init__(message)

@@ -34,7 +34,8 @@ def handling(handler: Callable[[int, FrameType | None], None]) -> Iterator[None]
 
 
 def _heeded() -> list[signal.Signals]:
-    return [number for number in ENDING if signal.getsignal(number) != signal.SIG_IGN]
+    ignored = signal.getsignal(signal.SIGHUP) == signal.SIG_IGN
+    return [number for number in ENDING if number != signal.SIGHUP or not ignored]
 
 
 def end_at_signals() -> None:

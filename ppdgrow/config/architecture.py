@@ -43,7 +43,7 @@ class ImageInput(_Frozen):
         if self.height % self.patch_size or self.width % self.patch_size:
             raise ValueError(
                 f"model.patch_size is {self.patch_size}, which does not divide the {self.height}x{self.width} "
-                "images: choose a divisor of both sides"
+                "images: choose a divisor of both sides (or, for images at a path, a data.image_size)"
             )
         return self
 

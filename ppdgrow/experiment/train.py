@@ -19,6 +19,7 @@ from ppdgrow.experiment.output import holds_something
 from ppdgrow.experiment.preparation import Job, Prepared, TrainRequest, prepare, settle
 from ppdgrow.experiment.progressive.climb import Climb
 from ppdgrow.experiment.progressive.ladder import ledger_line
+from ppdgrow.experiment.recipe import NOT_IDENTITY
 from ppdgrow.experiment.recorder import train_document
 from ppdgrow.experiment.start import Start
 from ppdgrow.provenance import provenance
@@ -94,12 +95,30 @@ def _create_folder(job: Job, start: Start) -> None:
 
 def _train(job: Job, course: Course, prepared: Prepared) -> dict[str, Any]:
     fresh = prepared.start
-    if job.held:  # where it finds things and in how many pieces it computes may be new
-        write_file(job.run.recipe_path, dump(job.resolved))
+    if job.held:
+        _update_recipe(job)
     start, unfinished = course.resume(job.run, fresh, first=job.first)
     climb = Climb(course, job.run, prepared.agenda, fresh.architecture.num_layers)
     ledger = climb.finish(start, prepared.model if start is fresh else None, unfinished)
     return _finish(job, climb, ledger)
+
+
+def _update_recipe(job: Job) -> None:
+    """Where the run finds things and in how many pieces it computes may be new; the rest of the file stays."""
+    path = job.run.recipe_path
+    leaves = tuple(f"  {key.partition('.')[2]}: " for key in NOT_IDENTITY)
+    new = {line.split(":")[0]: line for line in dump(job.resolved).splitlines() if line.startswith(leaves)}
+    lines = path.read_text(encoding="utf-8").splitlines()
+    changed = [
+        new[line.split(":")[0]] if line.startswith(leaves) and _value(line) != _value(new[line.split(":")[0]]) else line
+        for line in lines
+    ]
+    if changed != lines:
+        write_file(path, "\n".join(changed) + "\n")
+
+
+def _value(line: str) -> str:
+    return line.partition("  #")[0].rstrip()
 
 
 def _finish(job: Job, climb: Climb, ledger: Ledger) -> dict[str, Any]:

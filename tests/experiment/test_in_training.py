@@ -137,11 +137,12 @@ def test_a_name_that_is_too_long_is_no_bug(ppdgrow: Command, shallow: Path, line
 
 def test_a_closed_terminal_saves_like_any_other_end(ppdgrow: Command, stop_at: Any) -> None:
     line = "train --layers 1 --steps 12 --quiet --out h"
-    stop_at(7, signal.SIGHUP)
-    assert "interrupted at step 7, which is saved" in ppdgrow(line, *TINY, code=129).stderr
-    signal.signal(signal.SIGHUP, signal.SIG_IGN)  # as nohup does
+    before = signal.signal(signal.SIGHUP, signal.SIG_DFL)
     try:
+        stop_at(7, signal.SIGHUP)
+        assert "interrupted at step 7, which is saved" in ppdgrow(line, *TINY, code=129).stderr
+        signal.signal(signal.SIGHUP, signal.SIG_IGN)  # as nohup does
         stop_at(9, signal.SIGHUP)
         ppdgrow(line, *TINY)
     finally:
-        signal.signal(signal.SIGHUP, signal.SIG_DFL)
+        signal.signal(signal.SIGHUP, before)

@@ -19,7 +19,7 @@ RANDOM = {"train": 6, "climb": 5, "grow-pair": 4, "resave": 2, "compare": 4}
 # A scenario, and the operations before which it is killed, once for each kind.
 WINDOWS = {
     "a save": ("train", r"(open|rename) r/checkpoints/\.tmp|fsync r/metrics"),
-    "a prune": ("train", r"(remove|rmdir) r/checkpoints/step"),
+    "a prune": ("train", r"(rename|remove|rmdir) r/checkpoints/(step|\.tmp)"),
     "a save of a step that is there": ("resave", r"(remove|rmdir|fsync|open) r/checkpoints/\.tmp"),
     "an evaluation that is owed": ("owed", r"open r/metrics"),
     "the card": ("train", r"(open|rename) .* for r/README"),
@@ -44,7 +44,7 @@ def test_a_kill_within(bench: Bench, name: str) -> None:
 @pytest.mark.parametrize("name", ["grow-pair", "resave"])
 def test_control_folders_that_are_written_in_place_are_found_out(bench: Bench, name: str) -> None:
     number = len(bench.unbroken(name)[0].operations)
-    assert windows(bench, name, range(8, number // 2, 3), in_place=True)
+    assert windows(bench, name, range(4, number, 2), in_place=True)
 
 
 @pytest.mark.slow
