@@ -36,13 +36,13 @@ from ppdgrow.experiment.comparison.evaluation import EvaluationOptions
 from ppdgrow.experiment.comparison.output import OutputFiles
 from ppdgrow.experiment.grow import GrowRequest, growth_asked
 from ppdgrow.experiment.grow import grow as run_grow
-from ppdgrow.experiment.preparation import TrainRequest
-from ppdgrow.experiment.preview import make_preview, preview_document
 from ppdgrow.experiment.probing.cancellation import DTYPES
 from ppdgrow.experiment.probing.probe import ProbeRequest
 from ppdgrow.experiment.probing.probe import probe as run_probe
 from ppdgrow.experiment.setting import load_parent
-from ppdgrow.experiment.train import train as run_train
+from ppdgrow.experiment.training.preparation import TrainRequest
+from ppdgrow.experiment.training.preview import make_preview, preview_document
+from ppdgrow.experiment.training.train import train as run_train
 from ppdgrow.nn.model import Model, build_model
 from ppdgrow.surgery import untie as untie_pairs
 

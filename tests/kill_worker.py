@@ -144,7 +144,7 @@ def _serve() -> None:
     import torch
 
     torch.set_num_threads(1)
-    for name in ("cli", "cli.app", "experiment.train", "experiment.grow", "experiment.comparison.command"):
+    for name in ("cli", "cli.app", "experiment.training.train", "experiment.grow", "experiment.comparison.command"):
         importlib.import_module(f"ppdgrow.{name}")
     for name in ("ppdgrow.experiment.probing.probe", "torch._dynamo", "tokenizers", "safetensors.torch"):
         importlib.import_module(name)
@@ -215,7 +215,7 @@ def _child(request: dict[str, Any]) -> None:
 def _report_steps(path: Path) -> None:
     """Have each leg say the steps that it has done."""
     from ppdgrow.engine.loop import Engine
-    from ppdgrow.experiment.leg import Leg
+    from ppdgrow.experiment.training.leg import Leg
 
     file = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND)
     to, train_step = Leg.to, Engine._train_step

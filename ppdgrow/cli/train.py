@@ -13,7 +13,7 @@ from ppdgrow.console import Narrator
 from ppdgrow.errors import ConfigError
 
 if TYPE_CHECKING:
-    from ppdgrow.experiment.preview import Preview
+    from ppdgrow.experiment.training.preview import Preview
 
 NAME = "train"
 EXAMPLE = """
@@ -121,7 +121,7 @@ def run(
     finished run is not run again. A tied pair is untied by the first step. A recipe with growth: entries grows
     on the way, and keeps each growth only if its trial earns it.
     """
-    from ppdgrow.experiment.train import TrainRequest, train
+    from ppdgrow.experiment.training.train import TrainRequest, train
 
     flags: dict[str, tuple[str, Any]] = {
         "--model": ("model.family", model),
@@ -154,7 +154,7 @@ def run(
         deterministic=deterministic,
     )
     if dry_run:
-        from ppdgrow.experiment.preview import make_preview, preview_document
+        from ppdgrow.experiment.training.preview import make_preview, preview_document
 
         preview = make_preview(request, narrator)
         document = preview_document(preview)
@@ -167,7 +167,7 @@ def run(
 
 def _tell(preview: Preview, narrator: Narrator) -> None:
     """What a dry run found: facts, then figures before and after growth."""
-    from ppdgrow.experiment.preview import facts, figures
+    from ppdgrow.experiment.training.preview import facts, figures
 
     narrator.table(list(facts(preview)), align="ll")
     narrator.data("")

@@ -21,9 +21,9 @@ from ppdgrow.config.state import Ledger
 from ppdgrow.data.batches import Batch
 from ppdgrow.engine.device import Precision
 from ppdgrow.errors import ConfigError
-from ppdgrow.experiment.footprint import footprint, saved_bytes
-from ppdgrow.experiment.outlook import phases, schedule_line
-from ppdgrow.experiment.start import Start
+from ppdgrow.experiment.training.footprint import footprint, saved_bytes
+from ppdgrow.experiment.training.outlook import phases, schedule_line
+from ppdgrow.experiment.training.start import Start
 from ppdgrow.nn.init import initial_tensors
 from ppdgrow.nn.model import Model, build_model
 from ppdgrow.optim.schedule import make_schedule

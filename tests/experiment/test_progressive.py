@@ -28,7 +28,7 @@ from ppdgrow.errors import StorageError
 from ppdgrow.experiment.acceptance import Decision
 from ppdgrow.experiment.lineage import own_events
 from ppdgrow.experiment.progressive import arms, round
-from ppdgrow.experiment.start import Start
+from ppdgrow.experiment.training.start import Start
 from ppdgrow.optim.adamw import NamedAdamW
 
 ROOT = Path(__file__).parents[2]

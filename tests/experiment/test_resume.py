@@ -142,7 +142,7 @@ def test_a_signal_that_an_import_swallows_is_not_lost(
             signal.raise_signal(number)
         return torch.device("cpu")
 
-    monkeypatch.setattr("ppdgrow.experiment.train.resolve_device", swallowing)
+    monkeypatch.setattr("ppdgrow.experiment.training.train.resolve_device", swallowing)
     done = ppdgrow("train --steps 5 --layers 1 --out a", *TINY, code=128 + number)
     assert done.stderr.splitlines()[-1] == "error: interrupted"
     assert not (tmp_path / "a").exists(), "nothing was begun"

@@ -29,8 +29,9 @@ from ppdgrow.data.batches import Batch, Batches
 from ppdgrow.engine import evaluate
 from ppdgrow.engine.evaluate import BatchLike
 from ppdgrow.errors import StorageError
-from ppdgrow.experiment import expansion, leg
-from ppdgrow.experiment.recorder import Recorder
+from ppdgrow.experiment import expansion
+from ppdgrow.experiment.training import leg
+from ppdgrow.experiment.training.recorder import Recorder
 
 STEPS = 21
 EVAL_EVERY = 4

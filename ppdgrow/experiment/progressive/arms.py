@@ -26,10 +26,10 @@ from ppdgrow.experiment.expansion import (
     measure,
     write_expansion,
 )
-from ppdgrow.experiment.leg import Course, Leg
 from ppdgrow.experiment.lineage import Event
 from ppdgrow.experiment.setting import Parent
-from ppdgrow.experiment.start import start_from
+from ppdgrow.experiment.training.leg import Course, Leg
+from ppdgrow.experiment.training.start import start_from
 from ppdgrow.surgery import GrowthRequest
 
 

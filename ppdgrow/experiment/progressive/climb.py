@@ -8,12 +8,12 @@ from typing import Any
 
 from ppdgrow.checkpoint import RunFolder, append_jsonl, read_checkpoint, read_jsonl
 from ppdgrow.config.state import Ledger
-from ppdgrow.experiment.leg import Course, Leg
 from ppdgrow.experiment.lineage import Event, own_events
 from ppdgrow.experiment.progressive.agenda import Agenda
 from ppdgrow.experiment.progressive.ladder import decision_lines, ladder, ledger_line
 from ppdgrow.experiment.progressive.round import Round
-from ppdgrow.experiment.start import Start, start_from
+from ppdgrow.experiment.training.leg import Course, Leg
+from ppdgrow.experiment.training.start import Start, start_from
 from ppdgrow.nn.model import Model
 
 

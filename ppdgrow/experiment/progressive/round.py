@@ -16,11 +16,11 @@ from ppdgrow.config.growth import GrowthConfig
 from ppdgrow.config.state import Cost
 from ppdgrow.errors import ConfigError
 from ppdgrow.experiment.acceptance import Decision, paired_difference
-from ppdgrow.experiment.leg import Course
 from ppdgrow.experiment.lineage import Event
 from ppdgrow.experiment.progressive.agenda import requests_of
 from ppdgrow.experiment.progressive.arms import Arm, Arms
 from ppdgrow.experiment.setting import Parent, load_parent
+from ppdgrow.experiment.training.leg import Course
 from ppdgrow.surgery import GrowthRequest
 
 

@@ -16,9 +16,9 @@ from ppdgrow.engine.evaluate import BatchLike
 from ppdgrow.engine.loop import Engine
 from ppdgrow.engine.signals import StopFlag
 from ppdgrow.errors import ConfigError
-from ppdgrow.experiment.recorder import Header, Recorder
 from ppdgrow.experiment.setting import Setting
-from ppdgrow.experiment.start import Start, resume
+from ppdgrow.experiment.training.recorder import Header, Recorder
+from ppdgrow.experiment.training.start import Start, resume
 from ppdgrow.nn.model import Model, build_model
 from ppdgrow.optim.adamw import NamedAdamW
 from ppdgrow.optim.schedule import Schedule

@@ -22,12 +22,12 @@ from ppdgrow.config.yaml12 import format_value
 from ppdgrow.console import Narrator, format_count, format_flops
 from ppdgrow.engine.device import resolve_device, set_deterministic
 from ppdgrow.errors import StorageError
-from ppdgrow.experiment.footprint import Footprint, footprint, held_tensors, piece_size, storage_bytes
-from ppdgrow.experiment.outlook import Stage, phases, run_flops, schedule_line, stages, trial_flops
-from ppdgrow.experiment.preparation import Job, Prepared, TrainRequest, measures_precision, prepare, settle
 from ppdgrow.experiment.setting import refuse_changed_data
-from ppdgrow.experiment.space import Space
-from ppdgrow.experiment.start import Start, newest_checkpoint
+from ppdgrow.experiment.training.footprint import Footprint, footprint, held_tensors, piece_size, storage_bytes
+from ppdgrow.experiment.training.outlook import Stage, phases, run_flops, schedule_line, stages, trial_flops
+from ppdgrow.experiment.training.preparation import Job, Prepared, TrainRequest, measures_precision, prepare, settle
+from ppdgrow.experiment.training.space import Space
+from ppdgrow.experiment.training.start import Start, newest_checkpoint
 from ppdgrow.nn.model import tensor_shapes
 
 LEFT_OUT = "temporary buffers, the allocator's reserve, evaluation"

@@ -18,8 +18,8 @@ from ppdgrow.config.schema import Recipe
 from ppdgrow.engine.device import Precision, autocast
 from ppdgrow.engine.evaluate import BatchLike, mean_loss
 from ppdgrow.errors import ConfigError
-from ppdgrow.experiment.preparation import build
-from ppdgrow.experiment.start import Start
+from ppdgrow.experiment.training.preparation import build
+from ppdgrow.experiment.training.start import Start
 
 if TYPE_CHECKING:
     from torch._subclasses.fake_tensor import FakeTensorMode

@@ -21,7 +21,6 @@ from ppdgrow.console import Narrator, format_count, format_flops
 from ppdgrow.data import Dataset, open_dataset
 from ppdgrow.engine.device import AUTO_MIN_WIDTH, Precision, choose_precision
 from ppdgrow.engine.evaluate import BatchLike
-from ppdgrow.experiment.leg import make_optimizer
 from ppdgrow.experiment.output import check_place, finished, holds_something, same_run
 from ppdgrow.experiment.progressive.agenda import Agenda, check_agenda, check_examples
 from ppdgrow.experiment.recipe import NOT_IDENTITY, default_folder, resolve_training, unused_keys
@@ -34,8 +33,9 @@ from ppdgrow.experiment.setting import (
     task_of,
     warn_of_changes,
 )
-from ppdgrow.experiment.space import Space, space_of
-from ppdgrow.experiment.start import Start, first_start
+from ppdgrow.experiment.training.leg import make_optimizer
+from ppdgrow.experiment.training.space import Space, space_of
+from ppdgrow.experiment.training.start import Start, first_start
 from ppdgrow.nn.model import Model, build_model
 from ppdgrow.optim.adamw import NamedAdamW
 from ppdgrow.optim.schedule import Schedule, make_schedule

@@ -19,9 +19,9 @@ from ppdgrow.config.state import Ledger, TrainerState, Validation
 from ppdgrow.data import Dataset
 from ppdgrow.engine.device import Precision, describe_environment, rng_state
 from ppdgrow.errors import StorageError
-from ppdgrow.experiment.outlook import stages
 from ppdgrow.experiment.progressive.agenda import Agenda
-from ppdgrow.experiment.start import Start
+from ppdgrow.experiment.training.outlook import stages
+from ppdgrow.experiment.training.start import Start
 from ppdgrow.nn.model import tensor_shapes
 
 

@@ -14,14 +14,14 @@ from ppdgrow.engine.device import describe_environment, resolve_device, set_dete
 from ppdgrow.engine.signals import stop_flag
 from ppdgrow.experiment.acceptance import CAUTION
 from ppdgrow.experiment.card import model_card
-from ppdgrow.experiment.leg import Course
 from ppdgrow.experiment.output import holds_something
-from ppdgrow.experiment.preparation import Job, Prepared, TrainRequest, prepare, settle
 from ppdgrow.experiment.progressive.climb import Climb
 from ppdgrow.experiment.progressive.ladder import ledger_line
 from ppdgrow.experiment.recipe import NOT_IDENTITY
-from ppdgrow.experiment.recorder import train_document
-from ppdgrow.experiment.start import Start
+from ppdgrow.experiment.training.leg import Course
+from ppdgrow.experiment.training.preparation import Job, Prepared, TrainRequest, prepare, settle
+from ppdgrow.experiment.training.recorder import train_document
+from ppdgrow.experiment.training.start import Start
 from ppdgrow.provenance import provenance
 
 __all__ = ["TrainRequest", "train"]
