@@ -264,7 +264,7 @@ def train(ppdgrow: Command, words: Words) -> Callable[..., str]:
     return once
 
 
-@pytest.mark.parametrize(("stops", "stream", "task"), [*cells(PLAIN), *cells(OWED, times=(2,))])
+@pytest.mark.parametrize(("stops", "stream", "task"), [*cells(PLAIN, thin=True), *cells(OWED, times=(2,), thin=True)])
 def test_a_run_that_goes_on_is_the_unbroken_run(
     train: Any, unbroken: Any, stops: tuple[Stop, ...], stream: str, task: str
 ) -> None:
