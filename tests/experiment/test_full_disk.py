@@ -162,18 +162,19 @@ def test_a_run_that_does_not_fit_is_refused_as_its_dry_run_warns(
     ppdgrow: Command, shallow: Path, free: Callable[[int], None]
 ) -> None:
     growth = ["-o", "growth=[{at: 12, pair: ffn, pairs: 4, trial: {steps: 3}}]"]
-    for line, more in (("train --layers 2 --steps 5 --out a", TINY), ("train shallow --steps 9 --out a", growth)):
+    short, on = "train --layers 2 --steps 5 --out a", "train shallow --steps 9 --out a"
+    for line, more, told in ((short, TINY, "1 checkpoint needs"), (on, growth, "3 checkpoints need")):
         free(10**12)
         document = ppdgrow(f"{line} --dry-run --json", *more).document
         size = max(document["checkpoint_bytes"], document["checkpoint_bytes_after_growth"])
         needed = document["disk_bytes"]
-        assert needed == 4 * size
+        assert needed == document["checkpoints_at_once"] * size == int(told[0]) * size
         assert (document["checkpoint_bytes"] < size) == (more is growth), "the largest of them counts"
         free(needed - 1)
         (warned,) = [text for text in ppdgrow(f"{line} --dry-run", *more).stderr.splitlines() if "warning" in text]
         refused = one_line(ppdgrow(line, *more, code=6).stderr)
         assert warned.removeprefix("warning: ") in refused
-        assert refused.startswith("error: the run 'a' does not fit: 4 checkpoints need ")
+        assert refused.startswith(f"error: the run 'a' does not fit: {told} ")
         assert "lower train.keep" in refused
         assert not Path("a").exists()
         free(needed)

@@ -60,9 +60,11 @@ class Space:
         """What is needed, what is there and a way out, in one line; None if it fits."""
         if self.needed <= self.free:
             return None
+        one = self.kept_at_once == 1
+        checkpoints = "1 checkpoint needs" if one else f"{self.kept_at_once} checkpoints need"
         beside = f" beside the {format_bytes(self.held)} in {str(self.run)!r}" if self.held else ""
         return (
-            f"{self.kept_at_once} checkpoints need {format_bytes(self.needed)}{beside}, but only "
+            f"{checkpoints} {format_bytes(self.needed)}{beside}, but only "
             f"{format_bytes(self.free)} are free: free some space, choose another --out, or lower train.keep"
         )
 
