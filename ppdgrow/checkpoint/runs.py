@@ -172,9 +172,7 @@ class RunFolder:
                 try:
                     fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
                 except BlockingIOError:
-                    raise ConfigError(
-                        f"another process is writing {str(self.path)!r}: wait for it, or choose another --out"
-                    ) from None
+                    raise _taken(self.path) from None
                 except OSError as error:
                     raise StorageError(
                         f"cannot lock {str(self.path)!r} ({error.strerror or error}): its file system has no locks, so "
@@ -191,14 +189,16 @@ class RunFolder:
             try:
                 fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
             except BlockingIOError:
-                raise ConfigError(
-                    f"another process is writing {str(self.path)!r}: wait for it, or choose another --out"
-                ) from None
+                raise _taken(self.path) from None
             except OSError:
                 pass  # a folder cannot be locked there; the lock file is
             yield
         finally:
             os.close(descriptor)
+
+
+def _taken(run: Path) -> ConfigError:
+    return ConfigError(f"another process is writing {str(run)!r}: wait for it, or choose another --out")
 
 
 def _step(folder: Path) -> int:
