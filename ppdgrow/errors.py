@@ -6,6 +6,12 @@ A message says which key, file, tensor or flag is wrong, what was found, what wa
 from __future__ import annotations
 
 
+def first_line(error: BaseException) -> str:
+    """What a library's error says, on one line; its type where it says nothing."""
+    lines = str(error).strip().splitlines()
+    return lines[0] if lines else type(error).__name__
+
+
 class PPDGrowError(Exception):
     """Base of every expected failure: it ends a command with one line on stderr and `exit_code`."""
 

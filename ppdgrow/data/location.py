@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from ppdgrow.config.schema import DataConfig
-from ppdgrow.errors import InvalidInputError
+from ppdgrow.errors import InvalidInputError, first_line
 
 DATA_VARIABLE = "PPDGROW_DATA"
 CONNECT_SECONDS = 5.0
@@ -55,7 +55,7 @@ def reading(name: str, path: Path) -> Iterator[None]:
         yield
     except (OSError, ValueError, KeyError, TypeError, RuntimeError) as error:
         raise InvalidInputError(
-            f"{name}: cannot read {str(path)!r}: {_first_line(error)}; copy the file again, or name another folder "
+            f"{name}: cannot read {str(path)!r}: {_ascii_line(error)}; copy the file again, or name another folder "
             f"with --data-dir or {DATA_VARIABLE}"
         ) from error
 
@@ -84,7 +84,7 @@ def download(name: str, repository: str, configuration: str, split: str) -> Any:
             warnings.simplefilter("ignore")
             return datasets.load_dataset(repository, configuration, split=split)
     except Exception as error:  # the library passes on whatever its file systems raise
-        reason = _first_line(error) if reachable else "the hub cannot be reached, and its cache has no copy"
+        reason = _ascii_line(error) if reachable else "the hub cannot be reached, and its cache has no copy"
         raise InvalidInputError(
             f"{name}: no folder with the data was named, and the download of {repository!r} failed "
             f"({reason}): name a folder that has it with --data-dir or {DATA_VARIABLE}, or run this "
@@ -104,6 +104,5 @@ def _reachable(address: str) -> bool:
         return False
 
 
-def _first_line(error: BaseException) -> str:
-    lines = str(error).strip().splitlines()
-    return lines[0].encode("ascii", "backslashreplace").decode() if lines else type(error).__name__
+def _ascii_line(error: BaseException) -> str:
+    return first_line(error).encode("ascii", "backslashreplace").decode()

@@ -222,12 +222,14 @@ def refuse_changed_data(dataset: Dataset, state: TrainerState, run: Path) -> Non
         )
 
 
-def warn_of_changes(dataset: Dataset, parent: Parent, narrator: Narrator) -> None:
+def warn_of_changes(dataset: Dataset, parent: Parent | None, narrator: Narrator) -> None:
     """Say what was skipped, and if figures on this data are not comparable with those that the checkpoint records."""
-    for reason in parent.skipped:
+    for reason in () if parent is None else parent.skipped:
         narrator.warn(f"skipped a damaged checkpoint: {reason}")
     for warning in dataset.warnings:
         narrator.warn(warning)
+    if parent is None:
+        return
     for split in changed_splits(dataset, parent.checkpoint.state):
         narrator.warn(
             f"the {split} split of {dataset.config.name} is not the one that {parent.folder} was trained with "

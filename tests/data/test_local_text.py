@@ -234,6 +234,16 @@ def use(path: Path, options: dict[str, Any]) -> None:
     dataset.evaluation("validation", batch_size=4, num_batches=1, device=CPU)
 
 
+def test_files_that_are_skipped_in_several_splits_are_told_once_each(tmp_path: Path) -> None:
+    for split in ("train", "valid"):
+        written(tmp_path / split / "a.txt", LINES)
+        written(tmp_path / split / f"{split}.ico", BINARY)
+    dataset = text_at(tmp_path, skip_broken=True)
+    dataset.describe()
+    assert [warning.count(".ico") for warning in dataset.warnings] == [1, 1]
+    assert len(set(dataset.warnings)) == 2
+
+
 def refused(path: Path, match: str, **options: Any) -> None:
     with pytest.raises((InvalidInputError, ConfigError), match=match) as info:
         use(path, options)

@@ -71,8 +71,10 @@ class LocalText(TextDataset):
         """The named part, or the share of one, cut at line ends."""
         piece = _piece(self._source, split, TEXT_SHARE, self.config)
         if piece.part not in self._texts:
+            told = set(self._source.skipped)
             self._texts[piece.part] = self._source.text(piece.part).encode()
-            self.warnings += [f"skipped {reason}" for reason in self._source.skipped.values()]
+            skipped = self._source.skipped.items()
+            self.warnings += [f"skipped {reason}" for name, reason in skipped if name not in told]
         whole = self._texts[piece.part]
         return whole if piece.whole else whole[_line_end(whole, piece.start) : _line_end(whole, piece.stop)]
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from functools import partial
+from functools import cache, partial
 from pathlib import Path
 from typing import Any
 
@@ -15,7 +15,7 @@ from ppdgrow.data.local.files import Files
 from ppdgrow.data.local.source import ImageSource, Sample, TextSource
 from ppdgrow.data.local.splitting import Parts, few, parts_of, split_of_name
 from ppdgrow.data.location import reading
-from ppdgrow.errors import ConfigError, InvalidInputError
+from ppdgrow.errors import ConfigError, InvalidInputError, first_line
 
 TEXT_NAMES = ("text", "content", "document", "article", "story", "sentence", "code")
 IMAGE_NAMES = ("image", "img", "picture", "photo")
@@ -78,6 +78,7 @@ def open_parquet(files: Files) -> Tables:
     """
     import pyarrow.parquet
 
+    @cache
     def schema_of(name: str) -> Any:
         with reading("data", files.root / name), pyarrow.parquet.ParquetFile(files.root / name) as file:
             return file.schema_arrow
@@ -107,7 +108,7 @@ def open_saved(files: Files) -> Tables:
         schemas = {name: table.features.arrow_schema for name, table in tables.items()}
     except Exception as error:  # the library passes on whatever its readers raise
         raise InvalidInputError(
-            f"data {where!r}: the saved data set cannot be read ({_first_line(error)}): save it again with save_to_disk"
+            f"data {where!r}: the saved data set cannot be read ({first_line(error)}): save it again with save_to_disk"
         ) from None
 
     def read(name: str, column: str) -> Any:
@@ -153,6 +154,7 @@ class ImageColumn(ImageSource):
                 f"data {tables.where!r}: some tables name the classes of {label!r} and others do not, so that their "
                 "numbers may mean different classes: save them all in one way"
             )
+        self._known: dict[Split | None, list[str]] = {}
         listed = dict.fromkeys(name for names in self._names.values() for name in names or ())
         training: Split | None = "train" if "train" in self.parts else None
         self.classes = tuple(listed or sorted(set(self._labels(training)), key=_by_number))
@@ -176,6 +178,11 @@ class ImageColumn(ImageSource):
         return found
 
     def _labels(self, part: Split | None) -> list[str]:
+        if part not in self._known:
+            self._known[part] = self._read_labels(part)
+        return self._known[part]
+
+    def _read_labels(self, part: Split | None) -> list[str]:
         found = []
         for name, values in self._tables.column(part, self._label):
             with reading("data", Path(self._tables.where) / name):
@@ -317,8 +324,3 @@ def _class_names(schema: Any, label: str) -> tuple[str, ...] | None:
         return None
     usable = isinstance(names, list) and all(isinstance(name, str) for name in names)
     return tuple(names) if usable and len(set(names)) == len(names) else None
-
-
-def _first_line(error: BaseException) -> str:
-    lines = str(error).strip().splitlines()
-    return lines[0] if lines else type(error).__name__

@@ -17,7 +17,7 @@ from ppdgrow.config.architecture import Architecture
 from ppdgrow.config.schema import Recipe
 from ppdgrow.engine.device import Precision, autocast
 from ppdgrow.engine.evaluate import BatchLike, mean_loss
-from ppdgrow.errors import ConfigError
+from ppdgrow.errors import ConfigError, first_line
 from ppdgrow.experiment.training.preparation import build
 from ppdgrow.experiment.training.start import Start
 
@@ -99,7 +99,7 @@ def footprint(
         if not any(word in str(error).lower() for word in ("overflow", "too large", "too many elements")):
             raise
         raise ConfigError(
-            f"the model cannot even be counted ({_first_line(error)}): use a smaller train.batch_size, "
+            f"the model cannot even be counted ({first_line(error)}): use a smaller train.batch_size, "
             "data.sequence_length, model.width or model.layers"
         ) from None
     trained = optimizer.parameters.values()
@@ -176,8 +176,3 @@ def held_tensors(value: Any, seen: set[int] | None = None) -> Iterator[Tensor]:
         return
     for part in parts:
         yield from held_tensors(part, seen)
-
-
-def _first_line(error: BaseException) -> str:
-    lines = str(error).strip().splitlines()
-    return lines[0] if lines else type(error).__name__

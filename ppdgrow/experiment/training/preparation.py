@@ -155,11 +155,7 @@ def prepare(job: Job, device: torch.device, narrator: Narrator, *, fake: FakeTen
     # Said when nothing stands in the way any more: what is refused is refused in one line.
     for note in (*notes, *_introduction(job, start, setting, device)):
         narrator.say(note)
-    if parent is not None:
-        warn_of_changes(dataset, parent, narrator)
-    else:
-        for warning in dataset.warnings:
-            narrator.warn(warning)
+    warn_of_changes(dataset, parent, narrator)
     return Prepared(job, start, model, agenda, schedule, setting, evaluation, space)
 
 

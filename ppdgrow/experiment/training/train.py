@@ -107,12 +107,12 @@ def _update_recipe(job: Job) -> None:
     """Where the run finds things and in how many pieces it computes may be new; the rest of the file stays."""
     path = job.run.recipe_path
     leaves = tuple(f"  {key.partition('.')[2]}: " for key in NOT_IDENTITY)
-    new = {line.split(":")[0]: line for line in dump(job.resolved).splitlines() if line.startswith(leaves)}
+    new = {line.partition(":")[0]: line for line in dump(job.resolved).splitlines() if line.startswith(leaves)}
     lines = path.read_text(encoding="utf-8").splitlines()
-    changed = [
-        new[line.split(":")[0]] if line.startswith(leaves) and _value(line) != _value(new[line.split(":")[0]]) else line
-        for line in lines
-    ]
+    changed = []
+    for line in lines:
+        other = new.get(line.partition(":")[0], line)
+        changed.append(line if _value(other) == _value(line) else other)
     if changed != lines:
         write_file(path, "\n".join(changed) + "\n")
 
