@@ -160,7 +160,7 @@ def facts(preview: Preview) -> Iterator[tuple[str, str]]:
     beside = ", those of a trial beside them" if preview.planned else ""
     yield (
         "disk",
-        f"{format_bytes(preview.space.total)} for {preview.space.kept_at_once} checkpoints at once{beside}; "
+        f"{format_bytes(preview.space.total)} for {preview.space.counted} at once{beside}; "
         f"{format_bytes(preview.space.free)} free",
     )
     for number, (source, values) in enumerate(_set_keys(job.resolved).items()):

@@ -46,6 +46,11 @@ class Space:
         return min(self.keep + 2, self.saves)
 
     @property
+    def counted(self) -> str:
+        """Those in words."""
+        return f"{self.kept_at_once} checkpoint{'' if self.kept_at_once == 1 else 's'}"
+
+    @property
     def total(self) -> int:
         """What they take, at their largest."""
         return self.kept_at_once * max(self.checkpoints)
@@ -60,11 +65,9 @@ class Space:
         """What is needed, what is there and a way out, in one line; None if it fits."""
         if self.needed <= self.free:
             return None
-        one = self.kept_at_once == 1
-        checkpoints = "1 checkpoint needs" if one else f"{self.kept_at_once} checkpoints need"
         beside = f" beside the {format_bytes(self.held)} in {str(self.run)!r}" if self.held else ""
         return (
-            f"{checkpoints} {format_bytes(self.needed)}{beside}, but only "
+            f"{self.counted} need{'s' if self.kept_at_once == 1 else ''} {format_bytes(self.needed)}{beside}, but only "
             f"{format_bytes(self.free)} are free: free some space, choose another --out, or lower train.keep"
         )
 
