@@ -4,11 +4,13 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from ppdgrow.checkpoint import RunFolder, read_jsonl, read_state
+from ppdgrow.checkpoint import RunFolder, read_checkpoint, read_jsonl, read_state
 from ppdgrow.config.load import Resolved
+from ppdgrow.config.schema import Recipe
+from ppdgrow.data import open_dataset
 from ppdgrow.errors import ConfigError
-from ppdgrow.experiment.recipe import differing_keys
-from ppdgrow.experiment.setting import Parent, resolved_recipe
+from ppdgrow.experiment.recipe import data_place, differing_keys
+from ppdgrow.experiment.setting import Parent, changed_splits, resolved_recipe, task_of
 
 WAY_OUT = "choose another --out"
 
@@ -57,6 +59,9 @@ def same_run(run: RunFolder, asked: Resolved, parent: Parent | None, resume: str
         raise ConfigError(f"{where} is not empty and --resume never was given: {WAY_OUT}")
     recorded = resolved_recipe(run)
     differing = differing_keys(recorded.recipe, asked.recipe)
+    renamed = [line for line in differing if line.startswith("data.name: ")]
+    if renamed and _same_data(run, recorded.recipe, asked.recipe, look=differing == renamed):
+        differing = [line for line in differing if line not in renamed]
     if differing:
         more = f" and {len(differing) - 3} more" if len(differing) > 3 else ""
         raise ConfigError(f"{where} holds another run ({'; '.join(differing[:3])}{more}): {WAY_OUT}")
@@ -67,6 +72,19 @@ def same_run(run: RunFolder, asked: Resolved, parent: Parent | None, resume: str
     if not changes or changes[-1]["event"] != "train" or changes[-1].get("parent_sha256") != digest:
         raise ConfigError(f"{where} holds a run from another checkpoint: {WAY_OUT}")
     return recorded
+
+
+def _same_data(run: RunFolder, recorded: Recipe, asked: Recipe, *, look: bool) -> bool:
+    """Whether two names of data lead to one place or, if it is worth a `look`, to the content that the run knows."""
+    if data_place(recorded.data) == data_place(asked.data):
+        return True
+    newest = run.newest_valid() if look else None
+    if newest is None:
+        return False
+    checkpoint = read_checkpoint(newest, optimizer=False)
+    dataset = open_dataset(asked.data, task_of(asked), checkpoint.tokenizer)
+    dataset.describe()  # reads train and validation
+    return changed_splits(dataset, checkpoint.state) is None
 
 
 def finished(run: RunFolder, last: int) -> Path | None:

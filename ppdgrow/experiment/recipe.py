@@ -4,19 +4,22 @@ from __future__ import annotations
 
 import hashlib
 import json
+import os
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 from ppdgrow.config.kinds import DATA_NAMES, FAMILIES
 from ppdgrow.config.load import Layer, Resolved, resolve
-from ppdgrow.config.schema import NOT_INHERITED, Recipe, flatten
+from ppdgrow.config.schema import NOT_INHERITED, DataConfig, Recipe, flatten
 from ppdgrow.data import Dataset, canonical_name, resolve_defaults
 from ppdgrow.errors import ConfigError
 from ppdgrow.experiment.setting import Parent, inherited_values
 
 # Keys that say where a run finds things, in how many pieces it computes and what it keeps, not what it computes.
 NOT_IDENTITY = ("data.directory", "train.accumulate", "train.keep")
+# What a run that goes on takes from the new command: these, and another name of the same data.
+RENEWED = ("data.name", *NOT_IDENTITY)
 
 
 def resolve_training(parent: Parent | None, layers: Sequence[Layer]) -> Resolved:
@@ -119,7 +122,7 @@ def default_folder(parent: Parent | None, recipe: Recipe) -> Path:
     never does.
     """
     identity = {key: value for key, value in flatten(recipe.model_dump()).items() if key not in NOT_IDENTITY}
-    digest = digest_of(identity)
+    digest = digest_of(identity | {"data.name": data_place(recipe.data)})
     if parent is not None:
         step = "" if parent.folder == _newest(parent) else f"-step{parent.step}"
         return sibling(parent, f"{step}-trained-{digest}")
@@ -127,6 +130,16 @@ def default_folder(parent: Parent | None, recipe: Recipe) -> Path:
     own = recipe.data.name not in DATA_NAMES
     name = (Path(recipe.data.name).resolve().stem.lstrip(".") or "data") if own else recipe.data.name
     return Path("runs") / f"{name}-{model.family}-{model.stream}-{model.layers}-{digest}"
+
+
+def data_place(data: DataConfig) -> str:
+    """One spelling of `data.name` for all that lead to one place: from the current folder, links followed."""
+    try:
+        path = Path(data.name).expanduser()
+        own = data.name not in DATA_NAMES and path.exists()
+        return canonical_name(os.path.relpath(path.resolve())) if own else data.name
+    except (OSError, ValueError, RuntimeError):
+        return data.name  # opening it will say what is wrong
 
 
 def digest_of(values: dict[str, Any]) -> str:

@@ -199,13 +199,26 @@ def check_input(dataset: Dataset, parent: Parent) -> None:
         )
 
 
-def changed_splits(dataset: Dataset, parent_state: TrainerState) -> list[str]:
-    """Splits whose content is no longer what a checkpoint was trained or judged on (of those read so far)."""
-    recorded = parent_state.data
-    found = dataset.identity(recorded.validation_examples)
-    if found.name != recorded.name:
+def changed_splits(dataset: Dataset, state: TrainerState) -> str | None:
+    """Which splits are not what a checkpoint was trained or judged on, of those read so far: `the train split of d`.
+
+    Only content counts: the same files at another path are the same data.
+    """
+    recorded = state.data.sha256
+    found = dataset.identity(state.data.validation_examples).sha256
+    changed = [split for split, digest in found.items() if recorded.get(split, digest) != digest]
+    plural = "s" if len(changed) > 1 else ""
+    return f"the {' and '.join(changed)} split{plural} of {dataset.config.name}" if changed else None
+
+
+def changed_data(dataset: Dataset, state: TrainerState, owner: object) -> list[str]:
+    """That a checkpoint of `owner` was trained with other data, in words; nothing where it was not."""
+    changed = changed_splits(dataset, state)
+    if changed is None:
         return []
-    return [split for split, digest in found.sha256.items() if recorded.sha256.get(split, digest) != digest]
+    then = state.data.name
+    why = "another Python or another copy?" if then == dataset.name else f"its data was {then}"
+    return [f"{changed} had other content when {owner} was trained ({why})"]
 
 
 def refuse_changed_data(dataset: Dataset, state: TrainerState, run: Path) -> None:
@@ -215,10 +228,10 @@ def refuse_changed_data(dataset: Dataset, state: TrainerState, run: Path) -> Non
         InvalidInputError: a split is another.
     """
     changed = changed_splits(dataset, state)
-    if changed:
+    if changed is not None:
         raise InvalidInputError(
-            f"the {' and '.join(changed)} split of {dataset.config.name} changed since step {state.step} of "
-            f"{str(run)!r} (another Python or another copy?): restore it, or train in a new --out"
+            f"{changed} changed since step {state.step} of {str(run)!r} (another Python or another copy?): restore it, "
+            "or train in a new --out"
         )
 
 
@@ -230,11 +243,8 @@ def warn_of_changes(dataset: Dataset, parent: Parent | None, narrator: Narrator)
         narrator.warn(warning)
     if parent is None:
         return
-    for split in changed_splits(dataset, parent.checkpoint.state):
-        narrator.warn(
-            f"the {split} split of {dataset.config.name} is not the one that {parent.folder} was trained with "
-            "(another Python or another copy?): figures before and after do not compare"
-        )
+    for change in changed_data(dataset, parent.checkpoint.state, parent.folder):
+        narrator.warn(f"{change}: figures before and after do not compare")
 
 
 def _describe(spec: Any) -> str:

@@ -153,6 +153,7 @@ def test_a_twin_of_another_shape_is_refused(tmp_path: Path) -> None:
         ({"recipe": {"train.reset_optimizer": True}}, "train.reset_optimizer: False and True"),
         ({"recipe": {"train.only": "pairs", "train.pair_lr": 0.5, "train.pair_warmup_steps": 3}}, None),
         ({"recipe": {"train.save_every": 7, "train.keep": 1, "train.eval_every": 7, "data.directory": "d"}}, None),
+        ({"recipe": {"data.name": "/moved/copy"}}, None),
         ({"environment": {"threads": 2}}, "different environments (threads 1 and 2)"),
         ({"environment": {"torch": "9"}}, "different environments (torch 2.14.1 and 9)"),
     ],

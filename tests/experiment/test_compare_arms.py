@@ -80,10 +80,11 @@ def test_runs_that_only_their_folders_tell_apart_are_named_by_these(tmp_path: Pa
     ("one", "other"),
     [
         ({}, {"recipe": {"train.eval_every": 5, "train.save_every": 7, "train.keep": 9}}),
+        ({}, {"recipe": {"data.name": "/moved/copy"}}),
         ({}, {"loss": 5.0, "seconds": 7.0, "environment": {"threads": 2}}),
         ({"events": [growth(10, 4.0, 4.0)]}, {"events": [growth(10, 4.1, 4.1, seed=1, ids=["p9"])]}),
     ],
-    ids=["keys that change no number", "figures", "the same growth by hand"],
+    ids=["keys that change no number", "the name of the data", "figures", "the same growth by hand"],
 )
 def test_what_the_seeds_of_one_arm_may_differ_in(tmp_path: Path, one: dict[str, Any], other: dict[str, Any]) -> None:
     assert loose(tmp_path, one, other) == TOGETHER

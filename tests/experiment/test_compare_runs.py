@@ -24,7 +24,8 @@ def pair_of_runs(folder: Path, **changes: Any) -> list[Path]:
 @pytest.mark.parametrize(
     ("changes", "named"),
     [
-        ({"identity": {"name": "wikitext2"}}, "data: 'stdlib' and 'wikitext2'"),
+        ({"identity": {"name": "w", "sha256": {"validation": "d" * 64}}}, "data: 'stdlib' and 'w'; sha256 of the"),
+        ({"identity": {"name": "w", "sha256": {}}}, "data: 'stdlib' and 'w'"),
         ({"identity": {"tokenizer": "bpe:300"}}, "tokenizer: 'byte' and 'bpe:300'"),
         ({"identity": {"sequence_length": 8}}, "sequence length: 16 and 8"),
         ({"identity": {"validation_examples": 32}}, "validation examples: 64 and 32"),
@@ -39,14 +40,19 @@ def test_losses_of_other_examples_are_refused(tmp_path: Path, changes: dict[str,
 
 
 def test_a_refusal_names_every_difference(tmp_path: Path) -> None:
-    changes = {"identity": {"name": "wikitext2", "tokenizer": "word"}}
-    with pytest.raises(ConfigError, match=r"data: .*; tokenizer: .*\): give runs on the same data"):
+    changes = {"identity": {"sequence_length": 8, "tokenizer": "word"}}
+    with pytest.raises(ConfigError, match=r"tokenizer: .*; sequence length: .*\): give runs on the same data"):
         compare_runs(pair_of_runs(tmp_path, **changes))
 
 
 def test_a_split_that_only_one_run_read_is_no_difference(tmp_path: Path) -> None:
     sha256 = {"validation": "b" * 64, "test": "e" * 64}
     assert compare_runs(pair_of_runs(tmp_path, identity={"sha256": sha256})).warnings == ()
+
+
+def test_the_same_content_under_another_name_is_the_same_data(tmp_path: Path) -> None:
+    changes = {"identity": {"name": "copy"}, "recipe": {"data.name": "/moved/copy"}}
+    assert compare_runs(pair_of_runs(tmp_path, **changes)).warnings == ()
 
 
 def test_other_masking_is_refused(tmp_path: Path) -> None:

@@ -6,6 +6,8 @@ import json
 import shutil
 from pathlib import Path
 
+import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 from conftest import TINY, Command
 from local_images import write_classes
@@ -62,7 +64,79 @@ def test_a_stopped_run_does_not_go_on_with_other_data(ppdgrow: Command) -> None:
     shutil.rmtree(newest)
     (path / "part 1.txt").write_text("other\n" * 900)
     failed = ppdgrow(*line, code=4)
-    assert "split of words changed since step" in failed.stderr
+    assert "the train and validation splits of words changed since step" in failed.stderr
+
+
+def write_data(kind: str, path: Path) -> Path:
+    """Data of a kind, at a path; written there twice it is the same."""
+    if kind == "text":
+        path.write_text(LINES)
+    elif kind == "texts":
+        path.mkdir()
+        (path / "part.txt").write_text(LINES)
+    elif kind == "images":
+        write_classes(path)
+    else:
+        images = write_classes(Path("of-rows"))
+        files = sorted(images.rglob("*.png"))
+        rows = [{"image": {"bytes": file.read_bytes()}, "label": file.parent.name} for file in files]
+        texts = [{"text": line} for line in LINES.splitlines()]
+        pq.write_table(pa.Table.from_pylist(rows if kind == "table of images" else texts), path)
+    return path
+
+
+KINDS = {"text": "a.txt", "texts": "a", "images": "a", "table of images": "a.parquet", "table of texts": "a.parquet"}
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_the_same_data_at_another_path_is_the_same_data(ppdgrow: Command, kind: str) -> None:
+    """Identity is content: `compare`, `train RUN --data MOVED` and a run that goes on under another spelling."""
+    model = TINY if "text" in kind else [*SMALL_IMAGES, "-o", "train.save_every=6"]
+    here = write_data(kind, Path(KINDS[kind]))
+    moved = Path("elsewhere") / f"renamed{here.suffix}"
+    moved.parent.mkdir()
+    line = ["train --layers 1 --steps 12 --quiet", *model, "--data"]
+    ppdgrow(*line, str(here), "--out", "here")
+    ppdgrow(*line, str(here), "--out", "cut")
+    shutil.rmtree("cut/checkpoints/step-00000012")
+    here.rename(moved)
+
+    ppdgrow(*line, str(moved), "--out", "there")
+    assert ppdgrow(*line, str(moved), "--out", "here").stderr == "", "finished, and known as the same run"
+    assert ppdgrow(*line, str(moved.absolute()), "--out", "cut").stderr == ""
+    assert f"name: {moved.absolute()}" in Path("cut/recipe.yaml").read_text()
+    weights = [Path(run) / "checkpoints/step-00000012/model.safetensors" for run in ("here", "cut", "there")]
+    assert len({file.read_bytes() for file in weights}) == 1
+    assert "warning" not in ppdgrow("train here --steps 2 --out on --data", str(moved)).stderr
+    told = ppdgrow("compare here there cut on --json")
+    assert (told.code, len(told.document["arms"])) == (0, 4)
+
+
+@pytest.mark.parametrize("finished", [True, False])
+def test_other_data_under_another_name_is_another_run(ppdgrow: Command, finished: bool) -> None:
+    Path("a.txt").write_text(LINES)
+    Path("b.txt").write_text(LINES.replace("line", "lime"))
+    line = ["train --layers 1 --steps 12 --out s --quiet", *TINY, "--data"]
+    ppdgrow(*line, "a.txt")
+    if not finished:
+        shutil.rmtree("s/checkpoints/step-00000012")
+    failed = ppdgrow(*line, "b.txt", code=2)
+    assert "holds another run (data.name: a.txt -> b.txt): choose another --out" in failed.stderr
+    told = ppdgrow("train s --steps 1 --out on --data b.txt").stderr
+    assert "the train and validation splits of b.txt had other content when s/checkpoints/" in told
+    assert "was trained (its data was a.txt): figures before and after do not compare" in told
+    refused = ppdgrow("compare s on", code=2)
+    assert "(data: 'a.txt' and 'b.txt'; sha256 of the train split:" in refused.stderr
+
+
+def test_a_relative_and_an_absolute_path_name_one_folder(ppdgrow: Command) -> None:
+    data = corpus("words")
+    Path("link").symlink_to("words")
+    line = ["train --layers 1 --steps 1 --json", *TINY, "--data"]
+    runs = [ppdgrow(*line, str(path)).document["run"] for path in (data, data.absolute(), Path("./link/"))]
+    assert len(set(runs)) == 1
+    write = ppdgrow(*line, str(corpus("other"))).document["run"]
+    assert write not in runs, "control: another folder of the same content is named as it is called"
 
 
 def test_images_in_folders(ppdgrow: Command) -> None:

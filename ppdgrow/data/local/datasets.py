@@ -143,7 +143,9 @@ class LocalImages(ImageDataset):
         piece = _piece(self._source, split, IMAGE_SHARE, self.config)
         samples = list(self._source.samples(piece.part))
         if not piece.whole:
-            samples.sort(key=lambda sample: by_hash(sample.name))
+            place = find(self.config)
+            own = place.name if place.is_file() else ""  # a file that is renamed is cut as before
+            samples.sort(key=lambda sample: by_hash(sample.name.removeprefix(own)))
         chosen = [samples[index] for index in piece.of(len(samples))]
         _, height, width = self.image_size
         self._check_memory(len(chosen) * 3 * height * width)

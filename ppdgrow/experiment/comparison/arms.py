@@ -18,7 +18,7 @@ from ppdgrow.experiment.comparison.history import RunHistory, join_seeds, name_h
 from ppdgrow.experiment.comparison.reading import read_history
 
 # Recipe keys in which the seeds of one arm may differ.
-FREE = frozenset({"train.seed", "data.directory", "train.eval_every", "train.save_every", "train.keep"})
+FREE = frozenset({"train.seed", "data.name", "data.directory", "train.eval_every", "train.save_every", "train.keep"})
 # What tells a training, or a growth by hand, from another one: not its ids, losses or places in the file system.
 EVENT_KEYS = ("event", "step", "steps", "method", "kinds", "positions", "source", "scale", "moments")
 _SEED = re.compile(r"[-_./ ]+(?:seed|s)?[-_./ ]*\d*$", flags=re.IGNORECASE)

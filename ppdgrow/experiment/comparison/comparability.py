@@ -27,6 +27,10 @@ def refuse_incomparable(baseline: RunHistory, other: RunHistory) -> None:
         for key in ours
         if key in theirs and ours[key] != theirs[key]
     ]
+    one, two = baseline.state.data, other.state.data
+    known = one.sha256.keys() & two.sha256.keys()
+    if one.name != two.name and (not known or any(one.sha256[split] != two.sha256[split] for split in known)):
+        differing.insert(0, f"data: {one.name!r} and {two.name!r}")
     if differing:
         raise ConfigError(
             f"cannot compare {baseline.name!r} with {other.name!r}, whose losses are not of the same examples "
@@ -35,10 +39,12 @@ def refuse_incomparable(baseline: RunHistory, other: RunHistory) -> None:
 
 
 def _identity(history: RunHistory) -> dict[str, Any]:
-    """What decides which examples a loss is of; a key that one run lacks is not compared."""
+    """What decides which examples a loss is of; a key that one run lacks is not compared.
+
+    Of the data that is its content: what it is called, and where it lay, says nothing.
+    """
     data, spec = history.state.data, history.architecture.input
     identity: dict[str, Any] = {
-        "data": data.name,
         "task": history.architecture.task,
         "tokenizer": data.tokenizer,
         "sequence length": data.sequence_length,

@@ -18,7 +18,7 @@ from ppdgrow.experiment.comparison.compare import Comparison
 from ppdgrow.experiment.setting import (
     Parent,
     Setting,
-    changed_splits,
+    changed_data,
     checkpoint_setting,
     chosen_precision,
     load_parent,
@@ -69,11 +69,7 @@ def with_test(comparison: Comparison, options: EvaluationOptions, narrator: Narr
     arms = tuple(
         replace(arm, runs=tuple(replace(run, test=next(tested)) for run in arm.runs)) for arm in comparison.arms
     )
-    changed = (
-        f"the {split} split of {name} is not the one that {comparison.runs[0].name} was trained with (another Python "
-        "or another copy?)"
-        for split in changed_splits(setting.dataset, first.checkpoint.state)
-    )
+    changed = changed_data(setting.dataset, first.checkpoint.state, comparison.runs[0].name)
     return replace(comparison, arms=arms, warnings=(*comparison.warnings, *changed))
 
 

@@ -13,10 +13,10 @@ from ppdgrow.experiment.acceptance import PairedDifference, paired_difference
 from ppdgrow.experiment.comparison.comparability import ENVIRONMENT, recipe_differences
 from ppdgrow.experiment.comparison.evaluation import EvaluationOptions
 from ppdgrow.experiment.comparison.history import RunHistory
-from ppdgrow.experiment.setting import changed_splits, load_parent
+from ppdgrow.experiment.setting import changed_data, load_parent
 
 # Recipe keys that may differ: they speak of the grown parameters alone, or change no number of the training.
-FREE = frozenset({"train.only", "train.eval_every", "train.save_every", "train.keep", "data.directory"})
+FREE = frozenset({"train.only", "train.eval_every", "train.save_every", "train.keep", "data.name", "data.directory"})
 FREE_PREFIX = "train.pair_"
 
 
@@ -98,12 +98,8 @@ def difference_to_twin(
         f"evaluating {trial.name} and {twin.name} on {sum(len(batch.targets) for batch in batches):,} validation "
         f"examples of {setting.dataset.config.name} (device {setting.device.type}, {setting.precision})"
     )
-    changed = changed_splits(setting.dataset, model.checkpoint.state)
-    warnings = [
-        f"the {split} split of {setting.dataset.config.name} is not the one that {trial.name} was trained with "
-        "(another Python or another copy?): the paired difference and the recorded losses do not compare"
-        for split in changed
-    ]
+    changed = changed_data(setting.dataset, model.checkpoint.state, trial.name)
+    warnings = [f"{change}: the paired difference and the recorded losses do not compare" for change in changed]
     evaluations: list[Evaluation] = []
     for checkpoint in (model.checkpoint, load_parent(twin.checkpoint, optimizer=False).checkpoint):
         evaluations.append(setting.evaluate_checkpoint(checkpoint, batches))

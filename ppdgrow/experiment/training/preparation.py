@@ -23,7 +23,7 @@ from ppdgrow.engine.device import AUTO_MIN_WIDTH, Precision, choose_precision
 from ppdgrow.engine.evaluate import BatchLike
 from ppdgrow.experiment.output import check_place, finished, holds_something, same_run
 from ppdgrow.experiment.progressive.agenda import Agenda, check_agenda, check_examples
-from ppdgrow.experiment.recipe import NOT_IDENTITY, default_folder, resolve_training, unused_keys
+from ppdgrow.experiment.recipe import RENEWED, default_folder, resolve_training, unused_keys
 from ppdgrow.experiment.setting import (
     Parent,
     Setting,
@@ -101,7 +101,7 @@ def settle(request: TrainRequest) -> Job:
         return Job(parent, resolved, run, first, last, held=False, final=None)
     recorded = same_run(run, resolved, parent, request.resume)
     asked = flatten(resolved.recipe.model_dump())
-    for key in NOT_IDENTITY:
+    for key in RENEWED:
         recorded = recorded.replace({key: asked[key]}, resolved.sources[key])
     return Job(parent, recorded, run, first, last, held=True, final=finished(run, last))
 

@@ -17,7 +17,7 @@ from ppdgrow.experiment.card import model_card
 from ppdgrow.experiment.output import holds_something
 from ppdgrow.experiment.progressive.climb import Climb
 from ppdgrow.experiment.progressive.ladder import ledger_line
-from ppdgrow.experiment.recipe import NOT_IDENTITY
+from ppdgrow.experiment.recipe import RENEWED
 from ppdgrow.experiment.training.leg import Course
 from ppdgrow.experiment.training.preparation import Job, Prepared, TrainRequest, prepare, settle
 from ppdgrow.experiment.training.recorder import train_document
@@ -106,7 +106,7 @@ def _train(job: Job, course: Course, prepared: Prepared) -> dict[str, Any]:
 def _update_recipe(job: Job) -> None:
     """Where the run finds things and in how many pieces it computes may be new; the rest of the file stays."""
     path = job.run.recipe_path
-    leaves = tuple(f"  {key.partition('.')[2]}: " for key in NOT_IDENTITY)
+    leaves = tuple(f"  {key.partition('.')[2]}: " for key in RENEWED)
     new = {line.partition(":")[0]: line for line in dump(job.resolved).splitlines() if line.startswith(leaves)}
     lines = path.read_text(encoding="utf-8").splitlines()
     changed = []
