@@ -5,7 +5,6 @@ Names and messages are shown as they are: never as markup, never highlighted, co
 
 from __future__ import annotations
 
-import io
 import json
 import os
 import re
@@ -15,17 +14,15 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any, TextIO
 
-from rich.cells import cell_len
 from rich.console import Console
 from rich.text import Text
 
 from ppdgrow.errors import StorageError
+from ppdgrow.layout import TextColumn, render, split_table, wrap_words
 
 if TYPE_CHECKING:
     from rich.progress import Progress, TaskID
 
-_UNBOUNDED = 10**6
-_WORD = re.compile(r"(\s*)(\S+)")
 _CONTROL = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f]")
 _COUNT_UNITS = ("", " k", " M", " B", " T")
 _FLOP_UNITS = (" FLOP", " kFLOP", " MFLOP", " GFLOP", " TFLOP", " PFLOP", " EFLOP", " ZFLOP")
@@ -51,9 +48,7 @@ class _Stderr(Console):
         """Print text behind a styled label; on a terminal it is wrapped at words, elsewhere never."""
         whole = f"{label} {text}" if label else text
         if wrap and _is_terminal(self.file):
-            # As the terminal will show it: a character that it cannot encode is an escape of several columns.
-            whole = whole.encode(self.encoding, "backslashreplace").decode(self.encoding)
-            whole = wrap_words(whole, _terminal_width(self.file))
+            whole = wrap_words(_encodable(whole, self.file), _terminal_width(self.file))
         page = Text(whole)
         page.stylize(style, 0, len(label))
         self.print(page, soft_wrap=True)
@@ -108,6 +103,18 @@ class ProgressBar:
         if self._header is not None:
             lines = clean(text()).rstrip("\n")
             self._header.plain = f"{lines}\n" if lines else ""
+
+
+def table_columns(
+    rows: Sequence[Sequence[str]], header: Sequence[str] | None = None, align: str | None = None
+) -> list[TextColumn]:
+    """The columns of a table as stdout will show them."""
+    filled = [list(header or ()), *(list(row) for row in rows)]
+    width = max(map(len, filled))
+    letters = (align or "l").ljust(width, "r")
+    shown = [[_encodable(clean(cell), sys.stdout) for cell in row] + [""] * (width - len(row)) for row in filled]
+    columns = zip(zip(*shown, strict=True), letters, strict=False)
+    return [TextColumn(head, tuple(cells), letter) for (head, *cells), letter in columns]
 
 
 def _figure(name: str, value: Any) -> str:
@@ -171,30 +178,32 @@ class Narrator:
     def table(
         self, rows: Sequence[Sequence[str]], *, header: Sequence[str] | None = None, align: str | None = None
     ) -> None:
-        """Columns on stdout, aligned by spaces alone, each row on one line whatever its width; nothing with `--json`.
+        """Columns on stdout, aligned by spaces alone; nothing with `--json`.
+
+        A terminal gets blocks of columns that fit it (see `split_table`), all else each row on one line whatever its
+        width.
 
         Args:
             rows: cells; short rows are filled up.
             header: column names, bold on a terminal.
-            align: one letter per column, `l` or `r`; the default is `l` for the first and `r` for the others.
+            align: one letter per column, `l`, `r`, or `w` for text to be wrapped; the default is `l` for the first and
+                `r` for the others.
         """
         if self.json:
             return
-        from rich.table import Table
+        columns = table_columns(rows, header, align)
+        blocks = [columns] if self.width is None else split_table(columns, self.width)
+        shown = {"header": header is not None, "terminal": _is_terminal(sys.stdout)}
+        write_stdout("\n".join(render(block, **shown) for block in blocks))
 
-        head = list(header or ())
-        width = max([len(head), *(len(row) for row in rows)])
-        head += [""] * (width - len(head))
-        letters = (align or "l").ljust(width, "r")
-        grid = Table(box=None, show_header=header is not None, pad_edge=False, padding=(0, 3, 0, 0))
-        for name, letter in zip(head, letters, strict=False):
-            grid.add_column(Text(clean(name)), justify="right" if letter == "r" else "left", no_wrap=True)
-        for row in rows:
-            grid.add_row(*(Text(clean(cell)) for cell in row))
-        page = io.StringIO()
-        # Without a height Rich takes a dumb terminal for 80 columns wide, and crops.
-        Console(file=page, width=_UNBOUNDED, height=_UNBOUNDED, force_terminal=_is_terminal(sys.stdout)).print(grid)
-        write_stdout("".join(f"{line.rstrip()}\n" for line in page.getvalue().split("\n")[:-1]))
+    @property
+    def width(self) -> int | None:
+        """Columns of the terminal that stdout is; None where it is none, and lines may be of any length."""
+        return _terminal_width(sys.stdout) if _is_terminal(sys.stdout) else None
+
+    def text(self, text: str) -> None:
+        """Sentences on stdout, wrapped at words on a terminal; nothing with `--json`."""
+        self.data(clean(text) if self.width is None else wrap_words(_encodable(clean(text), sys.stdout), self.width))
 
     def data(self, text: str) -> None:
         """One raw line on stdout, such as the path that the next command needs; nothing with `--json`."""
@@ -288,28 +297,14 @@ def _terminal_width(stream: Any) -> int:
     return _positive(os.environ.get("COLUMNS", "")) or measured or 80
 
 
+def _encodable(text: str, stream: Any) -> str:
+    """The text as the stream will show it: a character that it cannot encode is an escape of several columns."""
+    encoding = getattr(stream, "encoding", None) or "utf-8"
+    return text.encode(encoding, "backslashreplace").decode(encoding)
+
+
 def _positive(digits: str) -> int | None:
     return int(digits) if re.fullmatch("0*[1-9][0-9]{0,5}", digits) else None
-
-
-def wrap_words(text: str, width: int) -> str:
-    """The text with its lines broken at spaces, so that they fit `width` columns.
-
-    A word is never broken: a path that is too long runs over the edge, from where it can be copied whole.
-    """
-    wrapped = []
-    for line in text.split("\n"):
-        rows, used = [""], 0
-        for space, word in _WORD.findall(line):
-            size = cell_len(word)
-            if rows[-1] and used + len(space) + size > width:
-                rows.append(word)
-                used = size
-            else:
-                rows[-1] += space + word
-                used += len(space) + size
-        wrapped += rows
-    return "\n".join(wrapped)
 
 
 def clean(text: str) -> str:

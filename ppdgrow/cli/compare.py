@@ -152,23 +152,32 @@ def run(
 
 
 def _tell(comparison: Comparison, narrator: Narrator) -> None:
-    """Warnings, the table, the criteria, and the verdict with what it is worth."""
+    """Warnings, the table, the criteria, and the verdict with what it is worth; a terminal may need shorter names."""
     from ppdgrow.experiment.comparison.table import (
         SIDE_BY_SIDE,
         closing_lines,
         comparison_rows,
         criteria_matrix,
         criteria_rows,
+        replace_names,
+        short_names,
     )
 
     for warning in comparison.warnings:
         narrator.warn(warning)
-    table = comparison_rows(comparison)
+    short = short_names(comparison, narrator.width)
+    for name, shown in short.items():
+        narrator.text(f"{shown} = {name}")
+    if short:
+        narrator.data("")
+    table = comparison_rows(comparison, narrator.width)
     narrator.table(table.rows, header=table.header)
-    narrator.data("")
     many = len(comparison.arms) > SIDE_BY_SIDE
-    criteria = criteria_matrix(comparison) if many else criteria_rows(comparison)
-    narrator.table(criteria.rows, header=criteria.header, align="l" * len(criteria.header) if many else "lrlll")
+    criteria = {"": criteria_matrix(comparison)} if many else criteria_rows(comparison)
+    for title, table in criteria.items():
+        narrator.text(replace_names(f"\n{title}" if title else "", short))
+        rows = [[replace_names(cell, short) for cell in row] for row in (table.header, *table.rows)]
+        narrator.table(rows[1:], header=rows[0], align="l" * len(table.header) if many else "lrllw")
     narrator.data("")
     for line in closing_lines(comparison):
-        narrator.data(line)
+        narrator.text(replace_names(line, short))

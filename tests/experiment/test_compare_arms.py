@@ -16,7 +16,7 @@ from ppdgrow.errors import ConfigError, InvalidInputError
 from ppdgrow.experiment.comparison.arms import read_arms
 from ppdgrow.experiment.comparison.compare import Comparison, compare_runs
 from ppdgrow.experiment.comparison.criteria import NO_COMMON_SEED
-from ppdgrow.experiment.comparison.table import below
+from ppdgrow.experiment.comparison.table import comparison_rows
 
 Grouped = list[tuple[str, list[int]]]
 # A recipe key that the seeds of one arm must share: runs with it are another arm.
@@ -326,7 +326,7 @@ def test_runs_of_a_folder_that_cannot_count_are_left_out_by_name(tmp_path: Path)
     for reason in ("seed-1 does not count: .*no checkpoints", "seed-2 does not count: .*no steps", "step 20 of 50"):
         assert re.search(reason, told), told
     assert "other has no run with seed 1, 2, 3 of base" in told
-    assert below(comparison).rows[1][1] == "1 of 4"
+    assert ("seeds", "0, 1, 2, 3", "0 (3 left out)") in comparison_rows(comparison).rows
 
 
 def test_a_folder_without_a_run_that_counts_is_refused(tmp_path: Path) -> None:

@@ -54,11 +54,6 @@ def seeds(arm: ComparedArm) -> str:
     return (join_seeds(run.history for run in arm.runs) or NOTHING) + left_out
 
 
-def number(arm: ComparedArm) -> str:
-    """How many seeds an arm has, and of how many where some do not count."""
-    return f"{len(arm.runs)} of {len(arm.runs) + len(arm.left_out)}" if arm.left_out else str(len(arm.runs))
-
-
 def layers(run: ComparedRun) -> str:
     """The depth of a run, `6 -> 12 at step 400` where it grew."""
     changes = [event for event in run.history.surgery if event.layers_after is not None]
@@ -67,10 +62,10 @@ def layers(run: ComparedRun) -> str:
     return str(changes[0].layers_before) + "".join(f" -> {e.layers_after} at step {e.step:,}" for e in changes)
 
 
-def largest_jump(arm: ComparedArm) -> float | None:
+def insertion_cell(arm: ComparedArm) -> str:
     """The largest change of the loss by an insertion, in any seed."""
     jumps = [i.jump for run in arm.runs for i in run.insertions if i.jump is not None]
-    return max(jumps, key=abs, default=None)
+    return exact(max(jumps, key=abs)) if jumps else NOTHING
 
 
 def cost_cell(arm: ComparedArm, axis: Axis) -> str:

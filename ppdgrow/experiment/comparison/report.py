@@ -5,26 +5,31 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
-from ppdgrow.console import format_count, format_flops, format_seconds
+from ppdgrow.console import format_flops, format_seconds
 from ppdgrow.experiment.card import describe_event
 from ppdgrow.experiment.comparison.cells import (
     NOTHING,
     before_after,
-    bound,
     bump,
-    cost_cell,
     exact,
-    figure,
     gradient_spikes,
-    layers,
-    outcome,
 )
 from ppdgrow.experiment.comparison.compare import Comparison
 from ppdgrow.experiment.comparison.criteria import ONE_SEED, loss_unit
 from ppdgrow.experiment.comparison.figures import ComparedArm, ComparedRun
 from ppdgrow.experiment.comparison.history import join_seeds
 from ppdgrow.experiment.comparison.insertions import UPDATES_AFTER, Insertion
-from ppdgrow.experiment.comparison.table import ONE_SEED_EACH, TextTable, below, criteria_matrix, equal_rows
+from ppdgrow.experiment.comparison.table import (
+    ONE_SEED_EACH,
+    TextTable,
+    arm_rows,
+    columns,
+    cost_columns,
+    criteria_matrix,
+    criterion_cells,
+    equal_columns,
+    size_columns,
+)
 from ppdgrow.experiment.page import Block, Heading, Items, Lines, Page, Paragraph, Picture, Table
 from ppdgrow.experiment.statistics import Estimate
 
@@ -45,7 +50,7 @@ def report_page(comparison: Comparison, picture: bytes | None, picture_file: str
     data = baseline.first.history.state.data
     blocks: list[Block] = [
         Paragraph(_verdicts(comparison)),
-        _table(below(comparison)),
+        _table(arm_rows(comparison, [column for column in columns(comparison) if column.many]), left=(0, 1)),
         Paragraph(_reading(comparison)),
         *([Picture(picture, PICTURE_TEXT, picture_file)] if picture or picture_file else []),
         Heading("Criteria"),
@@ -57,15 +62,15 @@ def report_page(comparison: Comparison, picture: bytes | None, picture_file: str
             "what that cost the baseline: steps, FLOPs, seconds of training; the shallow phase and rejected trials "
             "count."
         ),
-        _table(_costs(comparison)),
+        _table(arm_rows(comparison, cost_columns(comparison))),
         Heading("Loss at equal cost"),
-        _table(_equal(comparison)),
+        _table(arm_rows(comparison, equal_columns(comparison))),
         *_insertions(comparison),
         *_classes(comparison),
         Heading("Every run"),
         _table(_runs(comparison)),
         Heading("Size"),
-        _table(_sizes(comparison)),
+        _table(arm_rows(comparison, size_columns(comparison))),
         *_doubts(comparison),
         Heading("How it was made"),
         Items(tuple(_making(comparison))),
@@ -75,7 +80,7 @@ def report_page(comparison: Comparison, picture: bytes | None, picture_file: str
             for run in arm.runs
         ),
     ]
-    arms = f"{len(comparison.arms)} arms" if len(comparison.arms) > 2 else comparison.arms[1].name
+    arms = f"{len(comparison.arms) - 1} arms" if len(comparison.arms) > 2 else comparison.arms[1].name
     return Page(f"{data.name}: {arms} against {baseline.name}", tuple(blocks))
 
 
@@ -96,25 +101,9 @@ def _reading(comparison: Comparison) -> str:
 
 
 def _criteria(comparison: Comparison) -> TextTable:
-    rows = tuple((c.run, c.name, figure(c), bound(c), outcome(c), c.note) for c in comparison.criteria)
+    rows = tuple((c.run, c.name, *criterion_cells(c)) for c in comparison.criteria)
     header = ("arm", f"criterion, against {comparison.baseline.name}", "figure", "bound", "outcome", "note")
     return TextTable(header, rows)
-
-
-def _costs(comparison: Comparison) -> TextTable:
-    rows = tuple(
-        (arm.name, *(cost_cell(arm, axis) for axis in ("steps", "flops", "seconds"))) for arm in comparison.arms[1:]
-    )
-    return TextTable(("arm", "steps", "FLOPs", "wall-clock"), rows)
-
-
-def _equal(comparison: Comparison) -> TextTable:
-    """One row per arm, one column per axis."""
-    rows = equal_rows(comparison)
-    columns = [row[1:] for row in rows]
-    arms = comparison.arms[1:]
-    header = ("arm (less the baseline) at", *(row[0].removeprefix("loss at ") for row in rows))
-    return TextTable(header, tuple((arm.name, *(c[place] for c in columns)) for place, arm in enumerate(arms, start=1)))
 
 
 def _insertions(comparison: Comparison) -> Iterator[Block]:
@@ -213,33 +202,6 @@ def _runs(comparison: Comparison) -> TextTable:
 
 def _digits(value: float | None, digits: int) -> str:
     return NOTHING if value is None else f"{value:.{digits}f}"
-
-
-def _sizes(comparison: Comparison) -> TextTable:
-    rows = tuple(
-        (
-            arm.name,
-            layers(arm.first),
-            arm.first.history.architecture.stream,
-            str(arm.first.history.architecture.width),
-            format_count(arm.first.parameters),
-            format_flops(arm.first.flops_per_token),
-            str(arm.first.half_steps),
-            format_count(arm.first.history.state.ledger.tokens),
-        )
-        for arm in comparison.arms
-    )
-    header = (
-        "arm",
-        "layers",
-        "stream",
-        "width",
-        "parameters",
-        "FLOPs per token, forward",
-        "half-steps",
-        "training tokens",
-    )
-    return TextTable(header, rows)
 
 
 def _doubts(comparison: Comparison) -> list[Block]:
