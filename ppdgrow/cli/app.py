@@ -16,6 +16,7 @@ from typer.main import get_command
 
 from ppdgrow import __version__
 from ppdgrow.cli import completion
+from ppdgrow.config.explain import setting_of_flag
 from ppdgrow.console import prepare_streams, report_error, write_stdout
 from ppdgrow.errors import ConfigError, PPDGrowError, StorageError
 from ppdgrow.layout import wrap_words
@@ -219,4 +220,8 @@ def _usage_message(error: typer.TyperException, app: typer.Typer, given: Sequenc
     else:  # the parser of options does not say whose they are
         names = [info.name for info in app.registered_commands]
         path = " ".join([PROGRAM, *(word for word in given[:1] if word in names)])
+    flag = getattr(error, "option_name", None) if hasattr(error, "possibilities") else None  # one that does not exist
+    setting = setting_of_flag(flag) if flag and path == f"{PROGRAM} train" else None
+    if setting is not None:
+        message = f"no such option: {flag}; it is a recipe key: give -o {setting}"
     return f"{message[:1].lower()}{message[1:]} (see {path} --help)"

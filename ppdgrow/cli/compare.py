@@ -72,6 +72,8 @@ def run(
     epsilon: Annotated[
         float | None,
         typer.Option(
+            parser=options.parse_number,
+            metavar="<float>",
             help="Nats that the trial may lose against PARENT; negative demands a gain. With --accept. [default: 0.0]",
             rich_help_panel=DECISION,
         ),
@@ -91,6 +93,8 @@ def run(
     margin: Annotated[
         float | None,
         typer.Option(
+            parser=options.parse_number,
+            metavar="<float>",
             help="Nats that the trial may lose against the twin; negative demands a gain. With --twin. [default: 0.01]",
             rich_help_panel=DECISION,
         ),

@@ -38,7 +38,10 @@ def run(
     pairs: Annotated[
         int | None,
         typer.Option(
-            help="Number of pairs, each two layers. [default: as many as are listed, or 1]", rich_help_panel=GROWTH
+            parser=options.parse_number,
+            metavar="<int>",
+            help="Number of pairs, each two layers. [default: as many as are listed, or 1]",
+            rich_help_panel=GROWTH,
         ),
     ] = None,
     position: Annotated[
@@ -58,7 +61,13 @@ def run(
         ),
     ] = None,
     scale: Annotated[
-        float, typer.Option(help="Factor on the output projections of theta_0.", rich_help_panel=GROWTH)
+        float,
+        typer.Option(
+            parser=options.parse_number,
+            metavar="<float>",
+            help="Factor on the output projections of theta_0.",
+            rich_help_panel=GROWTH,
+        ),
     ] = 1.0,
     method: Annotated[
         Literal["pair", "zero", "copy", "fresh"],

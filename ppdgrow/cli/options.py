@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Annotated, Literal
+from typing import Annotated, Any, Literal
 
 import typer
 
 from ppdgrow.cli import completion
+from ppdgrow.config.yaml12 import parse_value
+from ppdgrow.errors import ConfigError
 
 DATA = "Data"
 HARDWARE = "Hardware"
@@ -19,6 +21,15 @@ def parse_path(text: str) -> Path:
     if not text.strip() or "\0" in text:
         raise typer.BadParameter("the path is empty: give a folder, or leave the option out")
     return Path(text)
+
+
+def parse_number(text: str) -> Any:
+    """A number by the rules of recipe files; what is none stays as it is, for the schema to say what it expected."""
+    try:
+        value = parse_value(str(text), "")  # a default is no text
+    except ConfigError:
+        return text
+    return text if value is None else value
 
 
 CheckpointArgument = Annotated[

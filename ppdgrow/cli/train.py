@@ -8,9 +8,10 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 import typer
 
 from ppdgrow.cli import completion, options
+from ppdgrow.config.explain import key_table
 from ppdgrow.config.load import Layer, parse_override, read_yaml
+from ppdgrow.config.yaml12 import format_value
 from ppdgrow.console import Narrator
-from ppdgrow.errors import ConfigError
 
 if TYPE_CHECKING:
     from ppdgrow.experiment.training.preview import Preview
@@ -42,10 +43,14 @@ def run(
             "-o",
             metavar="KEY=VALUE",
             autocompletion=completion.complete_setting,
-            help="Set any recipe key; may be repeated.",
+            help="Set any recipe key; may be repeated, the last one of a key holds.",
             rich_help_panel=RECIPE,
         ),
     ] = None,
+    keys: Annotated[
+        bool,
+        typer.Option("--keys", help="List all recipe keys with their defaults, and exit.", rich_help_panel=RECIPE),
+    ] = False,
     model: Annotated[
         str | None,
         typer.Option(
@@ -56,8 +61,21 @@ def run(
             rich_help_panel=MODEL,
         ),
     ] = None,
-    layers: Annotated[int | None, typer.Option(help="Layers of a new model.", rich_help_panel=MODEL)] = None,
-    width: Annotated[int | None, typer.Option(help="Channels of the stream.", rich_help_panel=MODEL)] = None,
+    layers: Annotated[
+        int | None,
+        typer.Option(
+            parser=options.parse_number,
+            metavar="<int>",
+            help="Layers of a new model; of CKPT, those that it has.",
+            rich_help_panel=MODEL,
+        ),
+    ] = None,
+    width: Annotated[
+        int | None,
+        typer.Option(
+            parser=options.parse_number, metavar="<int>", help="Channels of the stream.", rich_help_panel=MODEL
+        ),
+    ] = None,
     data: Annotated[
         str | None,
         typer.Option(
@@ -67,10 +85,20 @@ def run(
         ),
     ] = None,
     data_dir: options.DataDirOption = None,
-    steps: Annotated[int | None, typer.Option(help="Further optimizer steps.", rich_help_panel=TRAINING)] = None,
+    steps: Annotated[
+        int | None,
+        typer.Option(
+            parser=options.parse_number, metavar="<int>", help="Further optimizer steps.", rich_help_panel=TRAINING
+        ),
+    ] = None,
     horizon: Annotated[
         int | None,
-        typer.Option(help="Step at which the schedule ends, if later than this run.", rich_help_panel=TRAINING),
+        typer.Option(
+            parser=options.parse_number,
+            metavar="<int>",
+            help="Step at which the schedule ends, if later than this run.",
+            rich_help_panel=TRAINING,
+        ),
     ] = None,
     decay: Annotated[
         bool | None,
@@ -80,10 +108,38 @@ def run(
             rich_help_panel=TRAINING,
         ),
     ] = None,
-    seed: Annotated[int | None, typer.Option(help="Seed of weights and batches.", rich_help_panel=TRAINING)] = None,
+    seed: Annotated[
+        int | None,
+        typer.Option(
+            parser=options.parse_number,
+            metavar="<int>",
+            help="Seed of weights and batches.",
+            rich_help_panel=TRAINING,
+        ),
+    ] = None,
+    lr: Annotated[
+        float | None,
+        typer.Option(
+            parser=options.parse_number, metavar="<float>", help="Peak learning rate.", rich_help_panel=TRAINING
+        ),
+    ] = None,
+    batch_size: Annotated[
+        int | None,
+        typer.Option(
+            parser=options.parse_number,
+            metavar="<int>",
+            help="Sequences or images per step.",
+            rich_help_panel=TRAINING,
+        ),
+    ] = None,
     pair_lr: Annotated[
         float | None,
-        typer.Option(metavar="FACTOR", help="Factor on the rate of the newest blocks.", rich_help_panel=TRAINING),
+        typer.Option(
+            parser=options.parse_number,
+            metavar="FACTOR",
+            help="Factor on the rate of the newest blocks.",
+            rich_help_panel=TRAINING,
+        ),
     ] = None,
     only: Annotated[
         str | None,
@@ -121,6 +177,10 @@ def run(
     finished run is not run again. A tied pair is untied by the first step. A recipe with growth: entries grows
     on the way, and keeps each growth only if its trial earns it.
     """
+    narrator = Narrator(quiet=quiet, json=json)
+    if keys:
+        _list_keys(narrator)
+        return
     from ppdgrow.experiment.training.train import TrainRequest, train
 
     flags: dict[str, tuple[str, Any]] = {
@@ -133,18 +193,20 @@ def run(
         "--horizon": ("train.horizon", horizon),
         "--decay/--no-decay": ("train.decay", decay),
         "--seed": ("train.seed", seed),
+        "--lr": ("train.lr", lr),
+        "--batch-size": ("train.batch_size", batch_size),
         "--pair-lr": ("train.pair_lr", pair_lr),
         "--only": ("train.only", only),
         "--precision": ("train.precision", precision),
     }
     chosen = [] if recipe is None else [Layer(f"recipe {recipe}", read_yaml(recipe))]
     overrides = [parse_override(text) for text in override or []]
-    if len(dict(overrides)) != len(overrides):
-        key = next(key for number, (key, _) in enumerate(overrides) if key in dict(overrides[:number]))
-        raise ConfigError(f"{key} is given twice with -o: leave one out")
     chosen += [Layer("-o", dict(overrides))] if overrides else []
     chosen += [Layer(flag, {key: value}) for flag, (key, value) in flags.items() if value is not None]
-    narrator = Narrator(quiet=quiet, json=json)
+    given = [key for key, _ in overrides]
+    repeated = [f"{key}={format_value(value)}" for key, value in dict(overrides).items() if given.count(key) > 1]
+    if repeated:
+        narrator.say(f"-o was given more than once for a key, the last one holds: {', '.join(repeated)}")
     request = TrainRequest(
         layers=chosen,
         checkpoint=checkpoint,
@@ -163,6 +225,14 @@ def run(
         document = train(request, narrator)
     narrator.document(document)
     narrator.data(document["run"])
+
+
+def _list_keys(narrator: Narrator) -> None:
+    """Each key on a line of its own, so that grep finds it."""
+    header = ["key", "default", "expected", "meaning"]
+    rows = list(key_table())
+    narrator.document({"schema": 1, "keys": [dict(zip(header, row, strict=True)) for row in rows]})
+    narrator.table(rows, header=header, align="llll")
 
 
 def _tell(preview: Preview, narrator: Narrator) -> None:

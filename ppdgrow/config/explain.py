@@ -4,18 +4,20 @@ from __future__ import annotations
 
 import difflib
 import types
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from typing import Annotated, Any, Literal, Union, get_args, get_origin
 
 import annotated_types
-from pydantic import ValidationError
+from pydantic import BaseModel, ValidationError
 from pydantic.fields import FieldInfo
+from pydantic_core import PydanticUndefined
 
 from ppdgrow.config.growth import GrowthConfig
 from ppdgrow.config.schema import Recipe, recipe_keys
 from ppdgrow.config.yaml12 import format_value
 
 _LONGEST_VALUE = 60
+_QUOTED = " (in quotes if it looks like a number or null)"
 _ASTRONOMIC = 2**40
 _BOUNDS = (
     (annotated_types.Gt, "gt", "greater than"),
@@ -49,6 +51,35 @@ def nearest_key(key: str, keys: list[str]) -> str:
         return whole[0]
     leaves = difflib.get_close_matches(leaf, by_leaf, n=1, cutoff=0.6)
     return by_leaf[leaves[0]][0] if leaves else difflib.get_close_matches(wanted, keys, n=1, cutoff=0.0)[0]
+
+
+def setting_of_flag(flag: str) -> str | None:
+    """What `-o` sets in place of a flag that is the last part of a recipe key, such as `train.clip_norm=VALUE`."""
+    name = flag.lstrip("-").replace("-", "_")
+    for leaf, value in ((name, "true"), (name.removeprefix("no_"), "false")):
+        for key, default in recipe_keys().items():
+            if key.partition(".")[2] == leaf and (isinstance(default, bool) or leaf == name):
+                return f"{key}={value if isinstance(default, bool) else 'VALUE'}"
+    return None
+
+
+def key_table() -> Iterator[tuple[str, str, str, str]]:
+    """Every recipe key, those of a `growth:` entry among them: name, default, expected values, meaning."""
+    yield from _rows(Recipe, "", Recipe())
+
+
+def _rows(section: type[BaseModel], prefix: str, defaults: BaseModel | None) -> Iterator[tuple[str, str, str, str]]:
+    for name, field in section.model_fields.items():
+        key, annotation = f"{prefix}{name}", field.annotation
+        default = field.default if defaults is None else getattr(defaults, name)
+        if isinstance(annotation, type) and issubclass(annotation, BaseModel):
+            yield from _rows(annotation, f"{key}.", default)
+            continue
+        words = "a list" if default == () else _describe(annotation, list(field.metadata), every_bound=False)
+        shown = "required" if default is PydanticUndefined else format_value(default)
+        yield key, shown, words.replace(_QUOTED, ""), field.description or ""
+        if key == "growth":
+            yield from _rows(GrowthConfig, "growth[].", None)
 
 
 def explain(error: ValidationError, values: Mapping[str, Any], sources: Mapping[str, str]) -> str:
@@ -144,7 +175,7 @@ def _describe(annotation: Any, metadata: list[Any], every_bound: bool) -> str:
     if annotation is bool:
         return "true or false"
     if annotation is str:
-        return "text (in quotes if it looks like a number or null)"
+        return f"text{_QUOTED}"
     return f"a {'whole number' if annotation is int else 'number'}{_range(metadata, every_bound)}"
 
 

@@ -30,12 +30,27 @@ def _check_position(position: str) -> str:
 
 Position = Annotated[str, AfterValidator(_check_position)]
 
+# Measured: at 1,000 a pair trains; at 10,000 fp32 rounds its updates at the default learning rate to nothing.
+MAX_SCALE = 1000.0
+
+
+def _check_scale(scale: float) -> float:
+    if abs(scale) <= MAX_SCALE:
+        return scale
+    raise ValueError(
+        f"found {scale:g}, expected a number from -{MAX_SCALE:g} to {MAX_SCALE:g}: larger weights round the updates of "
+        "training to nothing"
+    )
+
+
+Scale = Annotated[float, AfterValidator(_check_scale)]
+
 
 class TrialConfig(Section):
     """How a growth is tried: for how many steps, and what it must reach to be kept."""
 
-    steps: PositiveInt = 100
-    rule: Rule = "parent"
+    steps: PositiveInt = Field(100, description="optimizer steps of the trial")
+    rule: Rule = Field("parent", description="what the trial is held against")
     epsilon: float = Field(0.0, description="nats that the trial may lose against the parent; negative: must gain")
     margin: float = Field(0.01, description="nats that it may lose against the twin; negative: must gain")
 
@@ -43,9 +58,11 @@ class TrialConfig(Section):
 class OnReject(Section):
     """What follows a rejection: the growth is taken out, or tried again at a lower rate first."""
 
-    remove: bool = False
-    lower_lr: Annotated[float, Field(gt=0.0, lt=1.0)] | None = None
-    retries: Annotated[int, Field(ge=1, le=100)] = 2
+    remove: bool = Field(False, description="take the growth out at once")
+    lower_lr: Annotated[float, Field(gt=0.0, lt=1.0)] | None = Field(
+        None, description="or try again with the rate of the new blocks times this"
+    )
+    retries: Annotated[int, Field(ge=1, le=100)] = Field(2, description="further tries with lower_lr")
 
     @model_validator(mode="after")
     def _check_one(self) -> OnReject:
@@ -64,7 +81,7 @@ class Candidate(Section):
     pairs: PositiveInt | None = None
     position: Position | None = None
     source: Source | None = None
-    scale: float | None = None
+    scale: Scale | None = None
     method: Method | None = None
     moments: Moments | None = None
 
@@ -79,18 +96,22 @@ class Candidate(Section):
 class GrowthConfig(Section):
     """One point at which the run tries to grow."""
 
-    at: PositiveInt | Literal["plateau"]
+    at: PositiveInt | Literal["plateau"] = Field(description="step, or when the validation loss levels off")
     patience: Annotated[int, Field(ge=1, le=10_000)] = Field(3, description="evaluations without a new best loss")
-    pair: tuple[PairName, ...] = Field(("ffn",), strict=False, min_length=1)
-    pairs: Annotated[int, Field(ge=1, le=4096)] = 1
-    position: Position = "interleave"
-    source: Source | None = None
-    scale: float = 1.0
-    method: Method = "pair"
-    moments: Moments = "copy_v"
+    pair: tuple[PairName, ...] = Field(
+        ("ffn",), strict=False, min_length=1, description=f"kinds, the last repeats: {', '.join(PAIR_NAMES)}"
+    )
+    pairs: Annotated[int, Field(ge=1, le=4096)] = Field(1, description="number of pairs, each two layers")
+    position: Position = Field("interleave", description=f"{', '.join(NAMED_POSITIONS)}, or block numbers as 2,4,6")
+    source: Source | None = Field(None, description="of theta_0; null: copy if coupled, slice if residual")
+    scale: Scale = Field(1.0, description=f"factor on the output projections of theta_0, at most {MAX_SCALE:g}")
+    method: Method = Field("pair", description="pair, or a rival that adds as many whole layers")
+    moments: Moments = Field("copy_v", description="optimizer state of the new parameters")
     trial: TrialConfig = TrialConfig()
     on_reject: OnReject = OnReject(remove=True)
-    candidates: Annotated[tuple[Candidate, ...], Field(max_length=100)] = Field((), strict=False)
+    candidates: Annotated[tuple[Candidate, ...], Field(max_length=100)] = Field(
+        (), strict=False, description="what to try instead, one after the other: some of the keys from pair to moments"
+    )
 
     @model_validator(mode="before")
     @classmethod

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import unicodedata
 from pathlib import Path
 
 from ppdgrow.checkpoint import RunFolder, read_checkpoint, read_jsonl, read_state
@@ -16,12 +17,15 @@ WAY_OUT = "choose another --out"
 
 
 def check_place(run: RunFolder, parent: Parent | None) -> None:
-    """An output folder can be made there, and is not the input nor inside it.
+    """An output folder can be made there, is one line to who reads it from stdout, and not the input nor inside it.
 
     Raises:
-        ConfigError: it is a file, below a file, the current folder, a dangling link, or in the input.
+        ConfigError: its name has a control character, or it is a file, below a file, the current folder, a dangling
+            link, or in the input.
     """
     where = f"the output folder {str(run.path)!r}"
+    if any(unicodedata.category(char) in ("Cc", "Zl", "Zp") for char in str(run.path)):
+        raise ConfigError(f"{where} has a line break or another control character in its name: {WAY_OUT}")
     try:
         file = next((place for place in (run.path, *run.path.parents) if place.exists() and not place.is_dir()), None)
     except OSError as error:

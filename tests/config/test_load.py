@@ -8,8 +8,10 @@ from typing import Any
 import pytest
 import yaml
 
+from ppdgrow.config.explain import key_table, setting_of_flag
 from ppdgrow.config.load import Layer, dump, parse_override, read_yaml, recipe_hash, resolve
 from ppdgrow.config.schema import Recipe, recipe_keys
+from ppdgrow.config.yaml12 import format_value
 from ppdgrow.errors import ConfigError
 
 AWKWARD_STRINGS = [
@@ -300,3 +302,23 @@ def test_the_hash_depends_on_values_alone() -> None:
         resolve([Layer("-o", {"train.lr": 1.0})]).recipe
     )
     assert len(base) == 12
+
+
+def test_the_table_of_keys_has_every_key_with_default_range_and_meaning() -> None:
+    rows = {key: rest for key, *rest in key_table()}
+    assert [key for key in rows if not key.startswith("growth[]")] == list(recipe_keys())
+    assert rows["train.clip_norm"][:2] == ["1.0", "a number greater than 0"]
+    assert rows["growth[].at"][0] == "required"
+    assert rows["growth[].on_reject.remove"][0] == "true"
+    for key, default in recipe_keys().items():
+        assert rows[key][0] == format_value(default), key
+    assert not [key for key, (_, words, meaning) in rows.items() if not words or not meaning]
+
+
+def test_a_flag_that_is_the_last_part_of_a_key_is_answered_with_it() -> None:
+    for key, default in recipe_keys().items():
+        flag = f"--{key.partition('.')[2].replace('_', '-')}"
+        if flag != "--":
+            assert setting_of_flag(flag) == f"{key}={'true' if isinstance(default, bool) else 'VALUE'}"
+    assert setting_of_flag("--no-skip-broken") == "data.skip_broken=false"
+    assert setting_of_flag("--no-clip-norm") is setting_of_flag("--bogus") is setting_of_flag("--growth") is None

@@ -4,12 +4,15 @@ from __future__ import annotations
 
 import hashlib
 import json
+import re
 from pathlib import Path
+from typing import get_args, get_type_hints
 
 import pytest
 from conftest import TINY, Command
 
 from ppdgrow.checkpoint import RunFolder
+from ppdgrow.cli import COMMANDS, options
 
 
 def tree() -> dict[str, str]:
@@ -40,7 +43,10 @@ BAD_TRAINING = [
     ("--model mlp", 2, "model.family"),
     ("--bogus", 2, "no such option"),
     ("-o data.tokenizer=bpe:3", 2, "data.tokenizer"),
-    ("-o train.lr=1 -o train.lr=2", 2, "train.lr is given twice"),
+    ("--clip-norm 2", 2, "no such option: --clip-norm; it is a recipe key: give -o train.clip_norm=VALUE"),
+    ("--no-augment", 2, "give -o data.augment=false"),
+    ("--layers 6.5", 2, "model.layers: found 6.5, expected a whole number of at least 1 and at most 4096"),
+    ("--steps [1", 2, "train.steps: found '[1', expected a whole number"),
     ("--out .", 2, "is the current folder"),
 ]
 
@@ -94,6 +100,8 @@ BAD_GROWTH = [
     ("--remove p9", 2, "no pair"),
     ("--remove last --pair ffn", 2, "one or the other"),
     ("--scale nan", 2, "scale"),
+    ("--scale 1e30", 2, "scale: found 1e+30, expected a number from -1000 to 1000: larger weights round the updates"),
+    ("--pairs 1.5", 2, "pairs: found 1.5, expected a whole number of at least 1 and at most 4096"),
     ("--out shallow", 2, "is the input"),
     ("--out shallow/child", 2, "is the input or in it"),
     ("--out .", 2, "is the current folder"),
@@ -165,13 +173,66 @@ def test_runs_on_different_data_are_not_compared(ppdgrow: Command, shallow: Path
     assert "bpe:300" in failed.stderr
 
 
-@pytest.mark.parametrize("name", ["with space", "[red]markup[/red]", "sch\u00f6n", "new\nline"])
+@pytest.mark.parametrize("name", ["with space", "[red]markup[/red]", "sch\u00f6n"])
 def test_names_that_are_not_plain(ppdgrow: Command, name: str) -> None:
     ppdgrow("train --layers 1 --steps 2 --quiet --out", name, *TINY)
     assert (Path(name) / "recipe.yaml").is_file()
     shown = ppdgrow("grow", name, "--out", f"{name}-grown").stdout.splitlines()[-1]
     assert shown.endswith("-grown")
     assert ppdgrow("probe", f"{name}-grown", "--json").document["passed"] is True
+
+
+@pytest.mark.parametrize("name", ["new\nline", "a\rb", "a\x1b[31mb", "a\u2028b"], ids=repr)
+def test_a_control_character_in_an_output_folder_is_refused(ppdgrow: Command, shallow: Path, name: str) -> None:
+    """The last line of stdout would be a part of the path; also where the folder is named after its parent."""
+    before = tree()
+    for line in (["train --layers 1 --steps 2 --out", name], ["grow shallow --out", name]):
+        assert "control character in its name: choose another --out" in ppdgrow(*line, code=2).stderr
+    assert tree() == before
+    shallow.rename(name)
+    assert "control character in its name" in ppdgrow("grow", name, code=2).stderr
+    assert ppdgrow("grow", name, "--out", "plain").stdout.splitlines()[-1] == "plain"
+
+
+def test_no_number_is_read_but_by_the_schema() -> None:
+    """What Typer reads itself it refuses without the value and its bounds."""
+    numbers = {}
+    for module in COMMANDS:
+        for name, hint in get_type_hints(module.run, localns={"Path": Path}, include_extras=True).items():
+            kind, *extra = get_args(hint) if hasattr(hint, "__metadata__") else [hint]
+            if {int, float} & {kind, *get_args(kind)}:
+                numbers[name] = extra[0].parser
+    assert numbers.keys() >= {"layers", "steps", "seed", "lr", "batch_size", "pair_lr", "pairs", "scale", "margin"}
+    assert set(numbers.values()) == {options.parse_number}
+
+
+@pytest.mark.parametrize("flag", ["--epsilon", "--margin --twin shallow"])
+def test_a_bound_of_a_decision_that_is_no_number_is_refused(ppdgrow: Command, shallow: Path, flag: str) -> None:
+    name, *more = flag.split()
+    refused = ppdgrow("compare shallow shallow --accept", name, "0,5", *more, code=2)
+    assert f"{name} is '0,5', expected a finite number of nats" in refused.stderr
+
+
+@pytest.mark.parametrize("entry", ["{at: 5, scale: 1e30}", "{at: 5, candidates: [{scale: -1e12}]}"])
+def test_a_scale_beyond_its_bound_is_refused_in_a_recipe_too(ppdgrow: Command, entry: str) -> None:
+    refused = ppdgrow("train --layers 1 --steps 200 --out a", "-o", f"growth=[{entry}]", code=2)
+    assert "scale: found" in refused.stderr
+    assert "expected a number from -1000 to 1000" in refused.stderr
+
+
+def test_the_last_override_of_a_key_holds_and_is_named(ppdgrow: Command) -> None:
+    line = "train --layers 1 --steps 2 -o train.lr=1 -o train.seed=3 -o train.lr=0.5 --out"
+    told = ppdgrow(f"{line} a", *TINY)
+    assert told.stderr.splitlines()[0] == "-o was given more than once for a key, the last one holds: train.lr=0.5"
+    assert "lr: 0.5" in Path("a/recipe.yaml").read_text()
+    assert "more than once" not in ppdgrow(f"{line} b --quiet", *TINY).stderr
+
+
+def test_the_flags_of_rate_and_batch_size(ppdgrow: Command) -> None:
+    ppdgrow("train --layers 1 --steps 2 --lr 3e-4 --batch-size 3 --out a --quiet", *TINY)
+    recipe = Path("a/recipe.yaml").read_text()
+    assert re.search(r"lr: 0.0003 +# --lr\n", recipe)
+    assert re.search(r"batch_size: 3 +# --batch-size\n", recipe)
 
 
 def test_a_diverging_run_stops_with_a_valid_checkpoint(ppdgrow: Command) -> None:

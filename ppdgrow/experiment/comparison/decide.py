@@ -135,8 +135,8 @@ def check_request(request: DecisionRequest) -> None:
             f"--accept decides between two runs, PARENT and TRIAL, found {len(request.paths)}: give these two"
         )
     for flag, value in (("--epsilon", request.epsilon), ("--margin", request.margin)):
-        if value is not None and not math.isfinite(value):
-            raise ConfigError(f"{flag} is {value}, expected a finite number of nats, such as 0.01")
+        if value is not None and (type(value) not in (int, float) or not math.isfinite(value)):
+            raise ConfigError(f"{flag} is {value!r}, expected a finite number of nats, such as 0.01")
     if request.twin is not None:
         return
     if request.rule == "twin":
