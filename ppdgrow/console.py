@@ -7,68 +7,25 @@ from __future__ import annotations
 
 import io
 import json
-import os
-import re
+import shlex
 import sys
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from typing import TYPE_CHECKING, Any, TextIO
+from typing import TYPE_CHECKING, Any
 
-from rich.cells import cell_len
 from rich.console import Console
 from rich.text import Text
 
 from ppdgrow.errors import StorageError
+from ppdgrow.terminal import Stderr, clean, discard, is_terminal, terminal_width
 
 if TYPE_CHECKING:
     from rich.progress import Progress, TaskID
 
 _UNBOUNDED = 10**6
-_WORD = re.compile(r"(\s*)(\S+)")
-_CONTROL = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f]")
 _COUNT_UNITS = ("", " k", " M", " B", " T")
 _FLOP_UNITS = (" FLOP", " kFLOP", " MFLOP", " GFLOP", " TFLOP", " PFLOP", " EFLOP", " ZFLOP")
-
-
-class _Stderr(Console):
-    """Stderr, plain. If its reader leaves or its disk is full, the work goes on unheard."""
-
-    def __init__(self) -> None:
-        # Rich takes every string of digits for a size: at 0 it prints nothing, and at a superscript 2 it fails.
-        broken = [name for name in ("COLUMNS", "LINES") if _positive(os.environ.get(name, "")) is None]
-        super().__init__(
-            stderr=True,
-            markup=False,
-            highlight=False,
-            emoji=False,
-            # FORCE_COLOR must not put escape codes into a log file.
-            force_terminal=_is_terminal(sys.stderr),
-            _environ={name: value for name, value in os.environ.items() if name not in broken},
-        )
-
-    def tell(self, text: str, *, label: str = "", style: str = "", wrap: bool = True) -> None:
-        """Print text behind a styled label; on a terminal it is wrapped at words, elsewhere never."""
-        whole = f"{label} {text}" if label else text
-        if wrap and _is_terminal(self.file):
-            # As the terminal will show it: a character that it cannot encode is an escape of several columns.
-            whole = whole.encode(self.encoding, "backslashreplace").decode(self.encoding)
-            whole = wrap_words(whole, _terminal_width(self.file))
-        page = Text(whole)
-        page.stylize(style, 0, len(label))
-        self.print(page, soft_wrap=True)
-
-    def __exit__(self, *raised: Any) -> None:
-        """Write what is buffered; everything goes through here, the bar too."""
-        try:
-            super().__exit__(*raised)
-        except OSError:  # a full disk; or a terminal that was closed under a run that outlives it
-            self.on_broken_pipe()
-
-    def on_broken_pipe(self) -> None:
-        """Go on quietly, where Rich would end the process."""
-        self.quiet = True
-        _discard(sys.stderr)
 
 
 class ProgressBar:
@@ -126,8 +83,8 @@ class Narrator:
 
     def __init__(self, quiet: bool = False, json: bool = False) -> None:
         self.quiet, self.json = quiet, json
-        self._stderr = _Stderr()
-        self._progressing = False
+        self._stderr = Stderr()
+        self._progressing = self._busy = False
 
     def say(self, text: str) -> None:
         """A message on stderr: one line, wrapped only on a terminal."""
@@ -139,10 +96,32 @@ class Narrator:
         if not self.json:
             self._stderr.tell(clean(text), label="warning:", style="yellow")
 
-    def milestone(self, text: str) -> None:
-        """A line of progress for a log file; a terminal has the bar instead."""
-        if not self._live:
-            self.say(text)
+    def propose(self, why: str, *commands: Sequence[str]) -> None:
+        """Commands of this program that come next, each on a line of its own and ready to paste into a shell.
+
+        None of them is shown if one has a name that this terminal cannot show as it is.
+        """
+        lines = [shlex.join(["ppdgrow", *command]) for command in commands]
+        if not (self.quiet or self.json) and all(map(self._stderr.can_show, lines)):
+            self._stderr.tell(f"{clean(why)}:")
+            for line in lines:  # wrapped, it would be pasted as several
+                self._stderr.tell(f"  {line}", wrap=False)
+
+    @contextmanager
+    def status(self, what: str) -> Iterator[None]:
+        """Say on a terminal what is being done while the block runs, on a line that vanishes; elsewhere nothing."""
+        self._busy = self._live and not self._progressing
+        self.now(what)
+        try:
+            yield
+        finally:
+            self.now("")
+            self._busy = False
+
+    def now(self, what: str) -> None:
+        """Within `status`: say what is being done from now on."""
+        if self._busy:
+            self._stderr.show_passing(f"{clean(what)} .." if what else "")
 
     @contextmanager
     def progress(self, total: int, description: str) -> Iterator[ProgressBar]:
@@ -158,7 +137,8 @@ class Narrator:
         text = TextColumn("{task.description}", markup=False, table_column=Column(no_wrap=True, overflow="crop"))
         bar = Progress(text, BarColumn(bar_width=16), console=self._stderr)
         header = Text(no_wrap=True, overflow="crop", end="")
-        self._progressing = True
+        self.now("")
+        self._busy, self._progressing = False, True
         try:
             # Stdout stays itself: Rich would send it to stderr while the bar is up.
             with Live(
@@ -193,7 +173,7 @@ class Narrator:
             grid.add_row(*(Text(clean(cell)) for cell in row))
         page = io.StringIO()
         # Without a height Rich takes a dumb terminal for 80 columns wide, and crops.
-        Console(file=page, width=_UNBOUNDED, height=_UNBOUNDED, force_terminal=_is_terminal(sys.stdout)).print(grid)
+        Console(file=page, width=_UNBOUNDED, height=_UNBOUNDED, force_terminal=is_terminal(sys.stdout)).print(grid)
         write_stdout("".join(f"{line.rstrip()}\n" for line in page.getvalue().split("\n")[:-1]))
 
     def data(self, text: str) -> None:
@@ -213,17 +193,17 @@ class Narrator:
     @property
     def columns(self) -> int:
         """Width for narration: that of the terminal, or 80 where there is none."""
-        return _terminal_width(self._stderr.file)
+        return terminal_width(self._stderr.file)
 
     @property
     def _live(self) -> bool:
         shown = not (self.quiet or self.json)
-        return shown and _is_terminal(self._stderr.file) and not self._stderr.is_dumb_terminal
+        return shown and is_terminal(self._stderr.file) and not self._stderr.is_dumb_terminal
 
 
 def report_error(message: str, exit_code: int, *, as_json: bool, traceback: str | None = None) -> None:
     """The last word of a failed command, on stderr: `error: ...`, or one JSON document."""
-    console = _Stderr()
+    console = Stderr()
     if as_json:
         document = {"schema": 1, "error": message, "exit_code": exit_code}
         console.tell(json.dumps(document | ({} if traceback is None else {"traceback": traceback})), wrap=False)
@@ -252,69 +232,10 @@ def write_stdout(text: str) -> None:
         sys.stdout.write(text)
         sys.stdout.flush()
     except BrokenPipeError:
-        _discard(sys.stdout)
+        discard(sys.stdout)
     except OSError as error:
-        _discard(sys.stdout)
+        discard(sys.stdout)
         raise StorageError(f"cannot write to standard output: {error.strerror or error}; free some space") from error
-
-
-def _discard(stream: TextIO) -> None:
-    """Send what is buffered, and all that follows, nowhere, so that the exit of Python does not fail on it."""
-    try:
-        descriptor = os.open(os.devnull, os.O_WRONLY)
-        os.dup2(descriptor, stream.fileno())
-        os.close(descriptor)
-    except (OSError, ValueError):
-        pass
-
-
-def _is_terminal(stream: Any) -> bool:
-    # Rich also says yes when FORCE_COLOR is set, which a bar in a log file is not worth.
-    stream = getattr(stream, "rich_proxied_file", stream)
-    try:
-        return bool(stream.isatty())
-    except (AttributeError, ValueError):
-        return False
-
-
-def _terminal_width(stream: Any) -> int:
-    """COLUMNS, if it is a width; else that of the terminal; 80 where there is none, or it does not say."""
-    if not _is_terminal(stream):
-        return 80
-    try:
-        measured = os.get_terminal_size(getattr(stream, "rich_proxied_file", stream).fileno()).columns
-    except (AttributeError, OSError, ValueError):
-        measured = 0
-    return _positive(os.environ.get("COLUMNS", "")) or measured or 80
-
-
-def _positive(digits: str) -> int | None:
-    return int(digits) if re.fullmatch("0*[1-9][0-9]{0,5}", digits) else None
-
-
-def wrap_words(text: str, width: int) -> str:
-    """The text with its lines broken at spaces, so that they fit `width` columns.
-
-    A word is never broken: a path that is too long runs over the edge, from where it can be copied whole.
-    """
-    wrapped = []
-    for line in text.split("\n"):
-        rows, used = [""], 0
-        for space, word in _WORD.findall(line):
-            size = cell_len(word)
-            if rows[-1] and used + len(space) + size > width:
-                rows.append(word)
-                used = size
-            else:
-                rows[-1] += space + word
-                used += len(space) + size
-        wrapped += rows
-    return "\n".join(wrapped)
-
-
-def clean(text: str) -> str:
-    r"""The text with control characters, such as those of a hostile file name, shown as `\x1b`."""
-    return _CONTROL.sub(lambda match: f"\\x{ord(match[0]):02x}", text)
 
 
 def format_count(count: float) -> str:

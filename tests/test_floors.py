@@ -14,6 +14,7 @@ FLOORS = {
     "errors": 0,
     "atomic": 0,
     "console": 0,
+    "terminal": 0,
     "signals": 0,
     "accounting": 0,
     "provenance": 0,

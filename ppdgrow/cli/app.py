@@ -16,9 +16,10 @@ from typer.main import get_command
 
 from ppdgrow import __version__
 from ppdgrow.cli import completion
-from ppdgrow.console import prepare_streams, report_error, wrap_words, write_stdout
+from ppdgrow.console import prepare_streams, report_error, write_stdout
 from ppdgrow.errors import ConfigError, PPDGrowError, StorageError
 from ppdgrow.signals import interrupts
+from ppdgrow.terminal import wrap_words
 
 PROGRAM = "ppdgrow"
 _WIDEST_OPTION = 30

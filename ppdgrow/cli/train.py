@@ -121,7 +121,9 @@ def run(
     finished run is not run again. A tied pair is untied by the first step. A recipe with growth: entries grows
     on the way, and keeps each growth only if its trial earns it.
     """
-    from ppdgrow.experiment.training.train import TrainRequest, train
+    narrator = Narrator(quiet=quiet, json=json)
+    with narrator.status("importing torch"):
+        from ppdgrow.experiment.training.train import TrainRequest, train
 
     flags: dict[str, tuple[str, Any]] = {
         "--model": ("model.family", model),
@@ -144,7 +146,6 @@ def run(
         raise ConfigError(f"{key} is given twice with -o: leave one out")
     chosen += [Layer("-o", dict(overrides))] if overrides else []
     chosen += [Layer(flag, {key: value}) for flag, (key, value) in flags.items() if value is not None]
-    narrator = Narrator(quiet=quiet, json=json)
     request = TrainRequest(
         layers=chosen,
         checkpoint=checkpoint,

@@ -36,7 +36,8 @@ def train(request: TrainRequest, narrator: Narrator) -> dict[str, Any]:
     """
     device = resolve_device(request.device)
     set_deterministic(request.deterministic)
-    job = settle(request)
+    with narrator.status("looking for the run"):
+        job = settle(request)
     if job.final is not None:
         _tidy(job)
         try:
@@ -45,7 +46,8 @@ def train(request: TrainRequest, narrator: Narrator) -> dict[str, Any]:
             narrator.warn(str(error))
         narrator.say(f"already finished: step {job.last} is in {job.run.path}")
         return train_document(job.run, job.final)
-    prepared = prepare(job, device, narrator)  # until here a signal simply ends the command: nothing has begun
+    with narrator.status(f"reading {job.recipe.data.name}"):
+        prepared = prepare(job, device, narrator)  # until here a signal simply ends the command: nothing has begun
     job, setting = prepared.job, prepared.setting
     with stop_flag() as stop:
         course = Course(
