@@ -6,64 +6,24 @@ Names and messages are shown as they are: never as markup, never highlighted, co
 from __future__ import annotations
 
 import json
-import os
-import re
+import shlex
 import sys
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from typing import TYPE_CHECKING, Any, TextIO
+from typing import TYPE_CHECKING, Any
 
-from rich.console import Console
 from rich.text import Text
 
 from ppdgrow.errors import StorageError
 from ppdgrow.layout import TextColumn, render, split_table, wrap_words
+from ppdgrow.terminal import Stderr, clean, discard, encodable, is_terminal, terminal_width
 
 if TYPE_CHECKING:
     from rich.progress import Progress, TaskID
 
-_CONTROL = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f]")
 _COUNT_UNITS = ("", " k", " M", " B", " T")
 _FLOP_UNITS = (" FLOP", " kFLOP", " MFLOP", " GFLOP", " TFLOP", " PFLOP", " EFLOP", " ZFLOP")
-
-
-class _Stderr(Console):
-    """Stderr, plain. If its reader leaves or its disk is full, the work goes on unheard."""
-
-    def __init__(self) -> None:
-        # Rich takes every string of digits for a size: at 0 it prints nothing, and at a superscript 2 it fails.
-        broken = [name for name in ("COLUMNS", "LINES") if _positive(os.environ.get(name, "")) is None]
-        super().__init__(
-            stderr=True,
-            markup=False,
-            highlight=False,
-            emoji=False,
-            # FORCE_COLOR must not put escape codes into a log file.
-            force_terminal=_is_terminal(sys.stderr),
-            _environ={name: value for name, value in os.environ.items() if name not in broken},
-        )
-
-    def tell(self, text: str, *, label: str = "", style: str = "", wrap: bool = True) -> None:
-        """Print text behind a styled label; on a terminal it is wrapped at words, elsewhere never."""
-        whole = f"{label} {text}" if label else text
-        if wrap and _is_terminal(self.file):
-            whole = wrap_words(_encodable(whole, self.file), _terminal_width(self.file))
-        page = Text(whole)
-        page.stylize(style, 0, len(label))
-        self.print(page, soft_wrap=True)
-
-    def __exit__(self, *raised: Any) -> None:
-        """Write what is buffered; everything goes through here, the bar too."""
-        try:
-            super().__exit__(*raised)
-        except OSError:  # a full disk; or a terminal that was closed under a run that outlives it
-            self.on_broken_pipe()
-
-    def on_broken_pipe(self) -> None:
-        """Go on quietly, where Rich would end the process."""
-        self.quiet = True
-        _discard(sys.stderr)
 
 
 class ProgressBar:
@@ -112,7 +72,7 @@ def table_columns(
     filled = [list(header or ()), *(list(row) for row in rows)]
     width = max(map(len, filled))
     letters = (align or "l").ljust(width, "r")
-    shown = [[_encodable(clean(cell), sys.stdout) for cell in row] + [""] * (width - len(row)) for row in filled]
+    shown = [[encodable(clean(cell), sys.stdout) for cell in row] + [""] * (width - len(row)) for row in filled]
     columns = zip(zip(*shown, strict=True), letters, strict=False)
     return [TextColumn(head, tuple(cells), letter) for (head, *cells), letter in columns]
 
@@ -133,8 +93,8 @@ class Narrator:
 
     def __init__(self, quiet: bool = False, json: bool = False) -> None:
         self.quiet, self.json = quiet, json
-        self._stderr = _Stderr()
-        self._progressing = False
+        self._stderr = Stderr()
+        self._progressing = self._busy = False
 
     def say(self, text: str) -> None:
         """A message on stderr: one line, wrapped only on a terminal."""
@@ -146,10 +106,32 @@ class Narrator:
         if not self.json:
             self._stderr.tell(clean(text), label="warning:", style="yellow")
 
-    def milestone(self, text: str) -> None:
-        """A line of progress for a log file; a terminal has the bar instead."""
-        if not self._live:
-            self.say(text)
+    def propose(self, why: str, *commands: Sequence[str]) -> None:
+        """Commands of this program that come next, each on a line of its own and ready to paste into a shell.
+
+        None of them is shown if one has a name that this terminal cannot show as it is.
+        """
+        lines = [shlex.join(["ppdgrow", *command]) for command in commands]
+        if not (self.quiet or self.json) and all(map(self._stderr.can_show, lines)):
+            self._stderr.tell(f"{clean(why)}:")
+            for line in lines:  # wrapped, it would be pasted as several
+                self._stderr.tell(f"  {line}", wrap=False)
+
+    @contextmanager
+    def status(self, what: str) -> Iterator[None]:
+        """Say on a terminal what is being done while the block runs, on a line that vanishes; elsewhere nothing."""
+        self._busy = self._live and not self._progressing
+        self.now(what)
+        try:
+            yield
+        finally:
+            self.now("")
+            self._busy = False
+
+    def now(self, what: str) -> None:
+        """Within `status`: say what is being done from now on."""
+        if self._busy:
+            self._stderr.show_passing(f"{clean(what)} .." if what else "")
 
     @contextmanager
     def progress(self, total: int, description: str) -> Iterator[ProgressBar]:
@@ -165,7 +147,8 @@ class Narrator:
         text = TextColumn("{task.description}", markup=False, table_column=Column(no_wrap=True, overflow="crop"))
         bar = Progress(text, BarColumn(bar_width=16), console=self._stderr)
         header = Text(no_wrap=True, overflow="crop", end="")
-        self._progressing = True
+        self.now("")
+        self._busy, self._progressing = False, True
         try:
             # Stdout stays itself: Rich would send it to stderr while the bar is up.
             with Live(
@@ -193,17 +176,17 @@ class Narrator:
             return
         columns = table_columns(rows, header, align)
         blocks = [columns] if self.width is None else split_table(columns, self.width)
-        shown = {"header": header is not None, "terminal": _is_terminal(sys.stdout)}
+        shown = {"header": header is not None, "terminal": is_terminal(sys.stdout)}
         write_stdout("\n".join(render(block, **shown) for block in blocks))
 
     @property
     def width(self) -> int | None:
         """Columns of the terminal that stdout is; None where it is none, and lines may be of any length."""
-        return _terminal_width(sys.stdout) if _is_terminal(sys.stdout) else None
+        return terminal_width(sys.stdout) if is_terminal(sys.stdout) else None
 
     def text(self, text: str) -> None:
         """Sentences on stdout, wrapped at words on a terminal; nothing with `--json`."""
-        self.data(clean(text) if self.width is None else wrap_words(_encodable(clean(text), sys.stdout), self.width))
+        self.data(clean(text) if self.width is None else wrap_words(encodable(clean(text), sys.stdout), self.width))
 
     def data(self, text: str) -> None:
         """One raw line on stdout, such as the path that the next command needs; nothing with `--json`."""
@@ -222,17 +205,17 @@ class Narrator:
     @property
     def columns(self) -> int:
         """Width for narration: that of the terminal, or 80 where there is none."""
-        return _terminal_width(self._stderr.file)
+        return terminal_width(self._stderr.file)
 
     @property
     def _live(self) -> bool:
         shown = not (self.quiet or self.json)
-        return shown and _is_terminal(self._stderr.file) and not self._stderr.is_dumb_terminal
+        return shown and is_terminal(self._stderr.file) and not self._stderr.is_dumb_terminal
 
 
 def report_error(message: str, exit_code: int, *, as_json: bool, traceback: str | None = None) -> None:
     """The last word of a failed command, on stderr: `error: ...`, or one JSON document."""
-    console = _Stderr()
+    console = Stderr()
     if as_json:
         document = {"schema": 1, "error": message, "exit_code": exit_code}
         console.tell(json.dumps(document | ({} if traceback is None else {"traceback": traceback})), wrap=False)
@@ -261,55 +244,10 @@ def write_stdout(text: str) -> None:
         sys.stdout.write(text)
         sys.stdout.flush()
     except BrokenPipeError:
-        _discard(sys.stdout)
+        discard(sys.stdout)
     except OSError as error:
-        _discard(sys.stdout)
+        discard(sys.stdout)
         raise StorageError(f"cannot write to standard output: {error.strerror or error}; free some space") from error
-
-
-def _discard(stream: TextIO) -> None:
-    """Send what is buffered, and all that follows, nowhere, so that the exit of Python does not fail on it."""
-    try:
-        descriptor = os.open(os.devnull, os.O_WRONLY)
-        os.dup2(descriptor, stream.fileno())
-        os.close(descriptor)
-    except (OSError, ValueError):
-        pass
-
-
-def _is_terminal(stream: Any) -> bool:
-    # Rich also says yes when FORCE_COLOR is set, which a bar in a log file is not worth.
-    stream = getattr(stream, "rich_proxied_file", stream)
-    try:
-        return bool(stream.isatty())
-    except (AttributeError, ValueError):
-        return False
-
-
-def _terminal_width(stream: Any) -> int:
-    """COLUMNS, if it is a width; else that of the terminal; 80 where there is none, or it does not say."""
-    if not _is_terminal(stream):
-        return 80
-    try:
-        measured = os.get_terminal_size(getattr(stream, "rich_proxied_file", stream).fileno()).columns
-    except (AttributeError, OSError, ValueError):
-        measured = 0
-    return _positive(os.environ.get("COLUMNS", "")) or measured or 80
-
-
-def _encodable(text: str, stream: Any) -> str:
-    """The text as the stream will show it: a character that it cannot encode is an escape of several columns."""
-    encoding = getattr(stream, "encoding", None) or "utf-8"
-    return text.encode(encoding, "backslashreplace").decode(encoding)
-
-
-def _positive(digits: str) -> int | None:
-    return int(digits) if re.fullmatch("0*[1-9][0-9]{0,5}", digits) else None
-
-
-def clean(text: str) -> str:
-    r"""The text with control characters, such as those of a hostile file name, shown as `\x1b`."""
-    return _CONTROL.sub(lambda match: f"\\x{ord(match[0]):02x}", text)
 
 
 def format_count(count: float) -> str:

@@ -89,7 +89,8 @@ def _end(number: int) -> NoReturn:
     code = 128 + number
     as_json = "--json" in sys.argv
     text = f'{{"schema": 1, "error": "interrupted", "exit_code": {code}}}' if as_json else "error: interrupted"
+    before = "\n" if os.isatty(2) else ""  # behind what stands there, such as ^C
     try:
-        os.write(2, f"{text}\n".encode())
+        os.write(2, f"{before}{text}\n".encode())
     finally:
         os._exit(code)

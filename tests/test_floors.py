@@ -15,6 +15,7 @@ FLOORS = {
     "atomic": 0,
     "console": 0,
     "layout": 0,
+    "terminal": 0,
     "signals": 0,
     "accounting": 0,
     "provenance": 0,

@@ -129,11 +129,12 @@ def run(
     come from the run folders alone; only --twin and --test evaluate models (--data-dir, --device and --precision
     belong to them). One seed of each arm is a hint, not evidence: run at least three.
     """
-    from ppdgrow.experiment.comparison.command import CompareRequest, compare
-    from ppdgrow.experiment.comparison.evaluation import EvaluationOptions
-    from ppdgrow.experiment.comparison.output import OutputFiles
-
     narrator = Narrator(quiet=quiet, json=json)
+    with narrator.status("importing torch"):
+        from ppdgrow.experiment.comparison.command import CompareRequest, compare
+        from ppdgrow.experiment.comparison.evaluation import EvaluationOptions
+        from ppdgrow.experiment.comparison.output import OutputFiles
+
     request = CompareRequest(
         paths=runs,
         accept=accept,
@@ -145,7 +146,8 @@ def run(
         files=OutputFiles(plot, tuple(report or ())),
         evaluation=EvaluationOptions(device, precision, data_dir),
     )
-    comparison = compare(request, narrator)
+    with narrator.status("reading the runs"):
+        comparison = compare(request, narrator)
     if json:
         narrator.document(comparison.document())
     _tell(comparison, narrator)

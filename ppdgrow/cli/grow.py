@@ -113,12 +113,13 @@ def run(
     Exits with 7, with nothing written, if a pair changes the function. The input is never written to; the last
     line of the output is the new run folder.
     """
-    from ppdgrow.experiment.grow import GrowRequest, grow, growth_asked
+    narrator = Narrator(quiet=quiet, json=json)
+    with narrator.status("importing torch"):
+        from ppdgrow.experiment.grow import GrowRequest, grow, growth_asked
 
     asked: dict[str, Any] = {"pair": pair, "pairs": pairs, "position": position, "source": source}
     asked |= {"scale": scale, "method": method, "moments": moments}
     growth = growth_asked(asked, remove=remove, source="the command line")
-    narrator = Narrator(quiet=quiet, json=json)
     request = GrowRequest(
         checkpoint=checkpoint,
         growth=growth,
@@ -129,7 +130,8 @@ def run(
         precision=precision,
         data_dir=data_dir,
     )
-    result = grow(request, narrator)
+    with narrator.status(f"growing {checkpoint}"):
+        result = grow(request, narrator)
     narrator.document(result.document())
     _tell(result, narrator)
     narrator.data(result.run.path.as_posix())

@@ -55,22 +55,24 @@ def run(
     orthogonal within theirs: exit code 7 where that fails. The cancellation of trained, untied pairs is measured,
     not judged.
     """
-    from ppdgrow.experiment.probing.cancellation import DTYPES
-    from ppdgrow.experiment.probing.probe import ProbeRequest, probe
+    narrator = Narrator(quiet=quiet, json=json)
+    with narrator.status("importing torch"):
+        from ppdgrow.experiment.probing.cancellation import DTYPES
+        from ppdgrow.experiment.probing.probe import ProbeRequest, probe
 
     names = tuple(DTYPES) if dtype is None else tuple(part.strip() for part in dtype.split(","))
-    narrator = Narrator(quiet=quiet, json=json)
-    report = probe(
-        ProbeRequest(
-            checkpoint=checkpoint,
-            dtypes=names,
-            device=device,
-            precision=precision,
-            data_dir=data_dir,
-            plot=plot,
-        ),
-        narrator,
-    )
+    with narrator.status(f"probing {checkpoint}"):
+        report = probe(
+            ProbeRequest(
+                checkpoint=checkpoint,
+                dtypes=names,
+                device=device,
+                precision=precision,
+                data_dir=data_dir,
+                plot=plot,
+            ),
+            narrator,
+        )
     narrator.document(report.document())
     _tell(report, narrator)
     if plot is not None:

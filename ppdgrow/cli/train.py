@@ -181,7 +181,8 @@ def run(
     if keys:
         _list_keys(narrator)
         return
-    from ppdgrow.experiment.training.train import TrainRequest, train
+    with narrator.status("importing torch"):
+        from ppdgrow.experiment.training.train import TrainRequest, train
 
     flags: dict[str, tuple[str, Any]] = {
         "--model": ("model.family", model),

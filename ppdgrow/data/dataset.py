@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
+from collections.abc import Callable
 from typing import ClassVar, Literal
 
 import torch
@@ -20,7 +21,8 @@ Split = Literal["train", "validation", "test"]
 class Dataset(ABC):
     """A data set under one task. Splits are read lazily: what is never asked for is never touched.
 
-    The first of `tasks` is the default. `warnings` is what a user should know of what was read so far.
+    The first of `tasks` is the default. `warnings` is what a user should know of what was read so far; `tell` is
+    called with what is being done, where that may take a while.
     """
 
     name: str
@@ -31,6 +33,7 @@ class Dataset(ABC):
         self.config = config
         self.task = task
         self.warnings: list[str] = []
+        self.tell: Callable[[str], object] = lambda doing: None
         self._given_tokenizer = tokenizer_json
         self._examples: dict[tuple[Split, torch.device], Examples] = {}
 
@@ -106,5 +109,6 @@ class Dataset(ABC):
     def _on(self, split: Split, device: torch.device) -> Examples:
         key = (split, torch.device(device))
         if key not in self._examples:
+            self.tell(f"reading {self.name} {split}")
             self._examples[key] = self._load_examples(*key)
         return self._examples[key]

@@ -20,7 +20,7 @@ narrator = Narrator({arguments})
 with narrator.progress(total=1000, description="training") as bar:
     bar.update(400, loss=4.7, val=None, lr=2e-3, tokens=0)
     bar.update(412, loss=4.61, val=4.58, lr=2e-3, tokens=24576)
-    narrator.milestone("a milestone")
+    narrator.say("a milestone")
 narrator.data("runs/x")
 """
 
@@ -56,18 +56,16 @@ def test_each_kind_of_text_goes_to_its_stream(capsys: pytest.CaptureFixture[str]
     narrator = Narrator()
     narrator.say(f"said {HOSTILE}")
     narrator.warn(f"warned {HOSTILE}")
-    narrator.milestone("reached")
     narrator.data(f"runs/{HOSTILE}")
     narrator.document({"not": "shown"})
     out, err = capsys.readouterr()
     assert out == f"runs/{HOSTILE}\n"
-    assert err == f"said {HOSTILE}\nwarning: warned {HOSTILE}\nreached\n"
+    assert err == f"said {HOSTILE}\nwarning: warned {HOSTILE}\n"
 
 
 def test_quiet_keeps_warnings_and_data(capsys: pytest.CaptureFixture[str]) -> None:
     narrator = Narrator(quiet=True)
     narrator.say("no")
-    narrator.milestone("no")
     narrator.warn("yes")
     narrator.data("yes")
     out, err = capsys.readouterr()
@@ -78,7 +76,6 @@ def test_json_leaves_one_document_and_an_empty_stderr(capsys: pytest.CaptureFixt
     narrator = Narrator(json=True)
     narrator.say("no")
     narrator.warn("no")
-    narrator.milestone("no")
     narrator.data("no")
     narrator.table([["no"]])
     narrator.document({"schema": 1, "name": "été"})
@@ -122,7 +119,7 @@ def test_the_bar_shows_figures_on_a_terminal() -> None:
     shown = on_a_terminal(BAR.format(arguments=""))
     for piece in ("training", "412/1000", "loss 4.61", "val 4.58", "lr 2.0e-03", "tok/s", "left", "runs/x"):
         assert piece in shown
-    assert "a milestone" not in shown
+    assert shown.count("a milestone") == 1, "what is said stays, above the bar"
 
 
 @pytest.mark.parametrize(("arguments", "changes"), [("quiet=True", {}), ("json=True", {}), ("", {"TERM": "dumb"})])

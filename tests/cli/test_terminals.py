@@ -197,7 +197,11 @@ def test_the_commands_on_terminals_and_in_pipes(tmp_path: Path) -> None:
     assert "\x1b[2K" in shown.out, "there was a bar"
     final = screen(shown.out, 20)
     assert [line for line in final if line][-1] == "r/a"
-    assert not [line for line in final if "/6" in line], "the bar leaves nothing behind"
+    assert not [line for line in final if line.startswith("training")], "the bar leaves nothing behind"
+    assert "step 6/6  train loss" in final, "evaluations stay above the bar"
+    assert " ".join(final).startswith("run folder r/a, steps 1 to 6"), "what was being done has left no line"
+    for doing in ("importing torch ..", "reading stdlib .."):
+        assert doing in SEQUENCE.sub("", shown.out).replace("\r\n", " ")
 
     grow, probe, compare = ["grow", "r/a", "--out", grown], ["probe", grown], ["compare", "r/a", grown]
     code = COMMANDS.format(lines=[grow, probe, compare])
@@ -217,6 +221,65 @@ def test_the_commands_on_terminals_and_in_pipes(tmp_path: Path) -> None:
     path, *documents = shown.out.splitlines()
     assert path == "r/b"
     assert [json.loads(document)["schema"] for document in documents] == [1, 1]
+
+
+INTERRUPTED = """
+import os, signal, sys
+from ppdgrow.data.batches import Batches
+draw = Batches.at
+def at(batches, step):
+    if step == 8:
+        os.kill(os.getpid(), signal.SIGINT)
+    return draw(batches, step)
+Batches.at = at
+from ppdgrow.cli import build_app
+from ppdgrow.cli.app import run
+sys.exit(run(build_app(), sys.argv[1:]))
+"""
+
+
+def test_an_interrupted_run_leaves_its_losses_on_the_terminal(tmp_path: Path) -> None:
+    arguments = ["train", *TINY.split(), "--steps", "20", "-o", "train.eval_every=5", "--out", "r"]
+    shown = terminal("-c", INTERRUPTED, *arguments, width=100, cwd=tmp_path)
+    assert shown.code == 130, shown.out
+    *_, evaluated, last, error = [line for line in screen(shown.out, 100) if line]
+    assert re.fullmatch(r"step 5/20  train loss \d\.\d{4}  val loss \d\.\d{4}  lr 2\.0e-03  \d+ s", evaluated)
+    assert re.fullmatch(r"step 8/20  train loss \d\.\d{4}  lr 2\.0e-03  \d+ s", last)
+    assert error.startswith("error: interrupted at step 8, which is saved")
+
+
+STATUS = """
+import sys
+from ppdgrow.console import Narrator, report_error
+narrator = Narrator({arguments})
+try:
+    with narrator.status("reading the data"):
+        narrator.now("training the tokenizer\\n\\x1b[2J, which has a very long name")
+        narrator.warn("a warning")
+        with narrator.progress(2, "training") as bar:
+            narrator.now("not beside a bar")
+            bar.update(1)
+        narrator.now("not after it")
+        raise ValueError
+except ValueError:
+    report_error("failed", 4, as_json=False)
+"""
+
+
+def test_what_is_being_done_is_shown_on_a_terminal_and_vanishes() -> None:
+    shown = terminal("-c", STATUS.format(arguments=""), width=30)
+    assert "reading the data .." in shown.out
+    assert shown.out.count("training the tokenizer\r") == 2, "again below the warning"
+    assert [line for line in screen(shown.out, 30) if line] == ["warning: a warning", "error: failed"]
+    assert "beside" not in shown.out
+    assert "after" not in shown.out
+    for quiet in (
+        terminal("-c", STATUS.format(arguments=""), width=30, TERM="dumb").out,
+        terminal("-c", STATUS.format(arguments="quiet=True"), width=30).out,
+        piped("-c", STATUS.format(arguments="")).err,
+    ):
+        lines = SEQUENCE.sub("", quiet).splitlines()
+        assert lines == ["warning: a warning", "error: failed"]
 
 
 @pytest.mark.parametrize("redirect", ["| true", ">&-", "2>&-", ">&- 2>&- <&-", "2>/dev/full"])

@@ -448,6 +448,31 @@ def test_metrics_that_lost_lines_are_named_and_the_run_goes_on(
     )
 
 
+@pytest.mark.parametrize(
+    ("change", "told"),
+    [
+        (lambda lines: [*lines[:-1], lines[-1][:-20]], "lost the line of step 21, though the checkpoint of step 21"),
+        (lambda lines: [*lines[:-1], lines[-1][:-1]], "has lost the line of step 21, though"),
+        (lambda lines: lines[:2] + lines[5:], "has lost the lines of steps 3 to 5, though"),
+        (lambda lines: [*lines[:3], b"{}\n", *lines[4:]], "line 4: step is None, expected a whole number"),
+        (lambda lines: lines, ""),
+    ],
+    ids=["cut", "newline", "stretch", "bad", "control"],
+)
+def test_the_rerun_of_a_finished_run_says_what_its_metrics_lost(
+    unbroken: Any, ppdgrow: Command, words: Words, change: Any, told: str
+) -> None:
+    shutil.copytree(unbroken("coupled", "lm"), "broken")
+    _edit_metrics("broken", change)
+    before = Path("broken/metrics.jsonl").read_bytes()
+    *warnings, last = ppdgrow(
+        "", *(word for word in words("broken", "coupled", "lm") if word != "--quiet")
+    ).stderr.splitlines()
+    assert last == "already finished: step 21 is in broken"
+    assert [told in warning for warning in warnings] == ([True] if told else [])
+    assert Path("broken/metrics.jsonl").read_bytes() == before
+
+
 def test_many_gaps_stay_one_short_line(train: Any, ppdgrow: Command, words: Words) -> None:
     train(draw(18), "coupled", "lm")
     _edit_metrics("broken", lambda lines: lines[1::2])

@@ -53,7 +53,7 @@ class Climb:
             newest = self.run.newest_valid()
             assert newest is not None
             leg = self._leg(start_from(read_checkpoint(newest)), None)
-            self.course.narrator.milestone(ledger_line(leg.engine.ledger))
+            self.course.narrator.say(ledger_line(leg.engine.ledger))
 
     def _leg(self, start: Start, unfinished: dict[str, Any] | None, model: Model | None = None) -> Leg:
         return Leg(self.course, self.run, start, pair_lr=self._pair_lr(), unfinished=unfinished, model=model)

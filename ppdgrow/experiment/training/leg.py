@@ -15,7 +15,7 @@ from ppdgrow.engine.device import set_rng_state
 from ppdgrow.engine.evaluate import BatchLike
 from ppdgrow.engine.loop import Engine
 from ppdgrow.engine.signals import StopFlag
-from ppdgrow.errors import ConfigError
+from ppdgrow.errors import ConfigError, PPDGrowError
 from ppdgrow.experiment.setting import Setting
 from ppdgrow.experiment.training.recorder import Header, Recorder
 from ppdgrow.experiment.training.start import Start, resume
@@ -166,10 +166,14 @@ class Leg:
             DivergedError, InterruptedRunError, CheckFailedError: as `Engine.run`.
         """
         unfinished, self._unfinished = self._unfinished, None
-        with self.course.narrator.progress(self.last - self.first, self.label) as bar:
-            self._recorder.bar, self._recorder.header = bar, header
-            self._recorder.show()
-            self.engine.run(step, self._recorder, unfinished=unfinished, closing=step == self.course.last)
+        try:
+            with self.course.narrator.progress(self.last - self.first, self.label) as bar:
+                self._recorder.bar, self._recorder.header = bar, header
+                self._recorder.show()
+                self.engine.run(step, self._recorder, unfinished=unfinished, closing=step == self.course.last)
+        except PPDGrowError:
+            self._recorder.tell_last()
+            raise
 
 
 def make_optimizer(model: Model, start: Start, config: TrainConfig) -> NamedAdamW:

@@ -134,6 +134,7 @@ def prepare(job: Job, device: torch.device, narrator: Narrator, *, fake: FakeTen
     """
     recipe, parent = job.recipe, job.parent
     dataset = open_dataset(recipe.data, task_of(recipe), None if parent is None else parent.checkpoint.tokenizer)
+    dataset.tell = narrator.now
     if parent is not None:
         check_input(dataset, parent)
     start = _start(job, dataset, fake)
@@ -144,6 +145,7 @@ def prepare(job: Job, device: torch.device, narrator: Narrator, *, fake: FakeTen
     model, _ = build(start, recipe, device, fake)  # each leg makes an optimizer of its own, with a state of its own
     data_device = device if fake is None else CPU
     dataset.batches("train", batch_size=recipe.train.batch_size, seed=recipe.train.seed, device=data_device)
+    narrator.now("measuring the precision" if measures_precision(job, device) else "preparing the first step")
     job = _resolve_precision(job, model, dataset, device, fake)
     setting = Setting(data_device, job.precision, dataset, job.recipe)
     evaluation = setting.evaluation()
@@ -153,7 +155,8 @@ def prepare(job: Job, device: torch.device, narrator: Narrator, *, fake: FakeTen
     if fake is None:
         space.check()
     # Said when nothing stands in the way any more: what is refused is refused in one line.
-    for note in (*notes, *_introduction(job, start, setting, device)):
+    place = [] if fake is not None else [f"run folder {job.run.path.as_posix()}, steps {job.first + 1} to {job.last}"]
+    for note in (*place, *notes, *_introduction(job, start, setting, device)):
         narrator.say(note)
     warn_of_changes(dataset, parent, narrator)
     return Prepared(job, start, model, agenda, schedule, setting, evaluation, space)

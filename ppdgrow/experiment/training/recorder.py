@@ -59,18 +59,29 @@ class Recorder:
     bar: ProgressBar | None = field(default=None, init=False)
     header: Header | None = field(default=None, init=False)
     validation_loss: float | None = field(default=None, init=False)
+    _untold: dict[str, Any] | None = field(default=None, init=False)
 
     def lines(self, lines: Sequence[dict[str, Any]]) -> None:
-        """Append metrics; evaluated steps are also told where there is no live display."""
+        """Append metrics; evaluated steps are also told."""
         self._write(lines)
-        prefix = "" if self.label == "training" else f"{self.label}: "
         for line in lines:
             if "validation" in line:
                 self.validation_loss = line["validation"]["loss"]
-                self.narrator.milestone(
-                    f"{prefix}step {line['step']}/{self.last}  train loss {line['train_loss']:.4f}  "
-                    f"val loss {self.validation_loss:.4f}  lr {line['lr']:.1e}  {line['timing']['seconds']:.0f} s"
-                )
+                self._tell(line)
+        self._untold = None if not lines or "validation" in lines[-1] else lines[-1]
+
+    def tell_last(self) -> None:
+        """Say where a run stopped, if that step was not evaluated; the bar, which showed it, is gone."""
+        if self._untold is not None:
+            self._tell(self._untold)
+
+    def _tell(self, line: dict[str, Any]) -> None:
+        prefix = "" if self.label == "training" else f"{self.label}: "
+        validation = f"val loss {line['validation']['loss']:.4f}  " if "validation" in line else ""
+        self.narrator.say(
+            f"{prefix}step {line['step']}/{self.last}  train loss {line['train_loss']:.4f}  "
+            f"{validation}lr {line['lr']:.1e}  {line['timing']['seconds']:.0f} s"
+        )
 
     def _write(self, lines: Sequence[dict[str, Any]]) -> None:
         owed, self.owed = self.owed, None

@@ -133,6 +133,15 @@ def resume(
 def _trim_metrics(run: RunFolder, step: int, *, first: int, narrator: Narrator) -> dict[int, dict[str, Any]]:
     """Cut the metrics to a step, say which lines of this run are lost, and return them by step."""
     truncate_jsonl(run.metrics_path, step)
+    return warn_of_lost_lines(run, step, first=first, narrator=narrator)
+
+
+def warn_of_lost_lines(run: RunFolder, step: int, *, first: int, narrator: Narrator) -> dict[int, dict[str, Any]]:
+    """Say which lines of metrics a run has lost up to a checkpoint at `step`, and return those it has by step.
+
+    Raises:
+        InvalidInputError: a line is not valid or has no step.
+    """
     lines = {line["step"]: line for line in lines_up_to(run.metrics_path, step)}
     lost = [number for number in range(first + 1, step + 1) if number not in lines]
     if lost:

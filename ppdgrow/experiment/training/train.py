@@ -12,6 +12,7 @@ from ppdgrow.config.state import Ledger
 from ppdgrow.console import Narrator, format_count, format_flops, format_seconds
 from ppdgrow.engine.device import describe_environment, resolve_device, set_deterministic
 from ppdgrow.engine.signals import stop_flag
+from ppdgrow.errors import InvalidInputError
 from ppdgrow.experiment.acceptance import CAUTION
 from ppdgrow.experiment.card import model_card
 from ppdgrow.experiment.output import holds_something
@@ -21,7 +22,7 @@ from ppdgrow.experiment.recipe import RENEWED
 from ppdgrow.experiment.training.leg import Course
 from ppdgrow.experiment.training.preparation import Job, Prepared, TrainRequest, prepare, settle
 from ppdgrow.experiment.training.recorder import train_document
-from ppdgrow.experiment.training.start import Start
+from ppdgrow.experiment.training.start import Start, warn_of_lost_lines
 from ppdgrow.provenance import provenance
 
 __all__ = ["TrainRequest", "train"]
@@ -35,12 +36,18 @@ def train(request: TrainRequest, narrator: Narrator) -> dict[str, Any]:
     """
     device = resolve_device(request.device)
     set_deterministic(request.deterministic)
-    job = settle(request)
+    with narrator.status("looking for the run"):
+        job = settle(request)
     if job.final is not None:
         _tidy(job)
+        try:
+            warn_of_lost_lines(job.run, job.last, first=job.first, narrator=narrator)
+        except InvalidInputError as error:  # nothing is to be done any more that needs the log
+            narrator.warn(str(error))
         narrator.say(f"already finished: step {job.last} is in {job.run.path}")
         return train_document(job.run, job.final)
-    prepared = prepare(job, device, narrator)  # until here a signal simply ends the command: nothing has begun
+    with narrator.status(f"reading {job.recipe.data.name}"):
+        prepared = prepare(job, device, narrator)  # until here a signal simply ends the command: nothing has begun
     job, setting = prepared.job, prepared.setting
     with stop_flag() as stop:
         course = Course(
