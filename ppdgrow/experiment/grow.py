@@ -32,7 +32,14 @@ from ppdgrow.experiment.lineage import Event
 from ppdgrow.experiment.output import check_place, holds_something
 from ppdgrow.experiment.progressive.agenda import requests_of
 from ppdgrow.experiment.recipe import digest_of, sibling
-from ppdgrow.experiment.setting import Parent, checkpoint_setting, chosen_precision, load_parent, warn_of_changes
+from ppdgrow.experiment.setting import (
+    Parent,
+    checkpoint_setting,
+    chosen_precision,
+    load_parent,
+    tell_of_parent,
+    warn_of_changes,
+)
 from ppdgrow.nn.model import build_model
 from ppdgrow.seeding import generator
 from ppdgrow.surgery import GrowthRequest
@@ -157,6 +164,7 @@ def _measure(parent: Parent, expansion: Expansion, request: GrowRequest, narrato
         batches = setting.evaluation()
         warn_of_changes(setting.dataset, parent, narrator)
         return measure(parent, expansion, setting, batches)
+    tell_of_parent(parent, narrator)
     device = resolve_device(request.device)
     inputs = _synthetic_inputs(parent.checkpoint.architecture).to(device)
     logits = []

@@ -13,7 +13,7 @@ from ppdgrow.experiment.acceptance import PairedDifference, paired_difference
 from ppdgrow.experiment.comparison.comparability import ENVIRONMENT, recipe_differences
 from ppdgrow.experiment.comparison.evaluation import EvaluationOptions
 from ppdgrow.experiment.comparison.history import RunHistory
-from ppdgrow.experiment.setting import changed_splits, load_parent
+from ppdgrow.experiment.setting import changed_splits, load_parent, say_stored_type
 
 # Recipe keys that may differ: they speak of the grown parameters alone, or change no number of the training.
 FREE = frozenset({"train.only", "train.eval_every", "train.save_every", "train.keep", "data.directory"})
@@ -105,7 +105,9 @@ def difference_to_twin(
         for split in changed
     ]
     evaluations: list[Evaluation] = []
-    for checkpoint in (model.checkpoint, load_parent(twin.checkpoint, optimizer=False).checkpoint):
+    for parent in (model, load_parent(twin.checkpoint, optimizer=False)):
+        checkpoint = parent.checkpoint
+        say_stored_type(checkpoint, parent.folder, narrator)
         evaluations.append(setting.evaluate_checkpoint(checkpoint, batches))
         setting.figures(evaluations[-1])  # a loss that is not finite has no interval
     grown, ungrown = evaluations

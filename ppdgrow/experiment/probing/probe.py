@@ -80,7 +80,14 @@ def probe(request: ProbeRequest, narrator: Narrator) -> ProbeReport:
     model = build_model(checkpoint.architecture, checkpoint.tensors, setting.device)
     batches = setting.evaluation()
     warn_of_changes(setting.dataset, parent, narrator)
-    report = probe_model(model, setting, batches, request.dtypes, recorded_theta(parent.lineage()))
+    report = probe_model(
+        model,
+        setting,
+        batches,
+        request.dtypes,
+        recorded_theta(parent.lineage()),
+        rounded=checkpoint.stored in (torch.bfloat16, torch.float16),
+    )
     if request.plot is not None:
         write_plot(report.blocks, request.plot, title=f"{parent.run.path.name}, step {parent.step}")
     return report
@@ -92,6 +99,8 @@ def probe_model(
     batches: Sequence[BatchLike],
     dtypes: Sequence[str] = tuple(DTYPES),
     recorded: Mapping[str, str] | None = None,
+    *,
+    rounded: bool = False,
 ) -> ProbeReport:
     """Probe a model as it stands in memory; which pairs are tied is what its architecture records.
 
@@ -102,6 +111,7 @@ def probe_model(
         dtypes: names in `DTYPES` in which to measure the cancellation. Inverses are judged in fp64 and fp32 always,
             in bf16 if it is among them.
         recorded: sha256 of theta_0 by pair id, to hold tied pairs against; without it none is.
+        rounded: the weights went through a narrower type since, so that another sha256 means nothing.
     """
     model = copy.deepcopy(model).eval()
     architecture = model.architecture
@@ -140,7 +150,7 @@ def probe_model(
                     ablation_loss=_ablation_loss(model, spec.id, batches, setting),
                     gradient_norm=block.gradient_norm,
                     orthogonality=_orthogonality(module, architecture.width),
-                    theta_0=_theta_record(model, spec, recorded),
+                    theta_0=_theta_record(model, spec, recorded, rounded),
                 )
             )
     return ProbeReport(loss, tuple(pairs), tuple(blocks), failures(pairs, blocks), notes(pairs))
@@ -161,13 +171,17 @@ def _orthogonality(pair: AnyPair, width: int) -> Orthogonality | None:
     return Orthogonality(orthogonality_error(pair.plus), minus, orthogonality_bound(width))
 
 
-def _theta_record(model: Model, spec: BlockSpec, recorded: Mapping[str, str] | None) -> ThetaRecord | None:
+def _theta_record(
+    model: Model, spec: BlockSpec, recorded: Mapping[str, str] | None, rounded: bool
+) -> ThetaRecord | None:
     """Whether a tied pair still holds the theta_0 with which it was inserted."""
     if recorded is None or spec.state != "tied":
         return None
     if spec.id not in recorded:
         return "not recorded"
-    return "as recorded" if theta_digest(model.state_dict(), spec.id) == recorded[spec.id] else "changed"
+    if theta_digest(model.state_dict(), spec.id) == recorded[spec.id]:
+        return "as recorded"
+    return "rounded" if rounded else "changed"
 
 
 def _kind(spec: BlockSpec) -> str:

@@ -11,7 +11,7 @@ from ppdgrow.experiment.probing.cancellation import Deviation
 # An untied pair that changes its input by less than this, in relative terms, does next to nothing.
 IDLE_ACTIVITY = 1e-3
 
-ThetaRecord = Literal["as recorded", "changed", "not recorded"]
+ThetaRecord = Literal["as recorded", "changed", "rounded", "not recorded"]
 
 
 @dataclass(frozen=True)
