@@ -23,6 +23,7 @@ from ppdgrow.experiment.expansion import (
     Measured,
     check_preserved,
     describe_expansion,
+    describe_place,
     expand,
     measure,
     take_out,
@@ -85,10 +86,11 @@ def growth_asked(values: Mapping[str, Any], *, remove: str | None, source: str) 
 
 @dataclass(frozen=True)
 class GrowResult:
-    """The output run and the event that made it, as in its `growth.jsonl`."""
+    """The output run, the event that made it, as in its `growth.jsonl`, and where it took place, in words."""
 
     run: RunFolder
     event: Event
+    place: str
 
     def document(self) -> dict[str, Any]:
         """The JSON of `grow`."""
@@ -121,16 +123,17 @@ def grow(request: GrowRequest, narrator: Narrator) -> GrowResult:
         narrator.say(note)
     event = expansion.event | {"evaluated": request.evaluate}
     run = RunFolder(request.out or _default_folder(parent, event))
+    place = describe_place(parent, event)
     repeated = _repeated(run, parent, event)
     if repeated is not None:
         narrator.say(f"already done: {run.path} holds this result")
-        narrator.say(describe_expansion(repeated))
-        return GrowResult(run, repeated)
+        narrator.say(describe_expansion(parent, repeated))
+        return GrowResult(run, repeated, place)
+    narrator.say(describe_expansion(parent, event))
     measured = _measure(parent, expansion, request, narrator)
     event |= measured.document()
     write_expansion(parent, expansion, run, event, measured)
-    narrator.say(describe_expansion(event))
-    return GrowResult(run, event)
+    return GrowResult(run, event, place)
 
 
 def _default_folder(parent: Parent, event: Event) -> Path:
