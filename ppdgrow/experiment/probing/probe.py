@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import copy
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import torch
@@ -42,6 +42,7 @@ from ppdgrow.experiment.probing.roundoff import (
     orthogonality_error,
     round_trip_bound,
 )
+from ppdgrow.experiment.probing.sample import DEFAULT_TOKENS, continue_text
 from ppdgrow.experiment.setting import Setting, checkpoint_setting, load_parent, warn_of_changes
 from ppdgrow.nn.coupling import Coupling, Pair
 from ppdgrow.nn.linear import LinearPair
@@ -59,6 +60,9 @@ class ProbeRequest:
     precision: str | None = None
     data_dir: Path | None = None
     plot: Path | None = None
+    sample: str | None = None
+    tokens: int | None = None
+    seed: int | None = None
 
 
 def probe(request: ProbeRequest, narrator: Narrator) -> ProbeReport:
@@ -74,10 +78,16 @@ def probe(request: ProbeRequest, narrator: Narrator) -> ProbeReport:
             raise ConfigError(f"unknown dtype {name!r}: expected one of {', '.join(DTYPES)}")
     if request.plot is not None:
         check_plot(request.plot)
+    if request.sample is None and (request.tokens is not None or request.seed is not None):
+        raise ConfigError("--tokens and --seed are those of a --sample: give one, or leave them out")
     parent = load_parent(request.checkpoint, optimizer=False)
     setting = checkpoint_setting(parent, device=request.device, precision=request.precision, data_dir=request.data_dir)
     checkpoint = parent.checkpoint
     model = build_model(checkpoint.architecture, checkpoint.tensors, setting.device)
+    sample = None
+    if request.sample is not None:
+        tokens = DEFAULT_TOKENS if request.tokens is None else request.tokens
+        sample = continue_text(model.eval(), setting, request.sample, tokens=tokens, seed=request.seed or 0)
     batches = setting.evaluation()
     warn_of_changes(setting.dataset, parent, narrator)
     report = probe_model(
@@ -88,6 +98,7 @@ def probe(request: ProbeRequest, narrator: Narrator) -> ProbeReport:
         recorded_theta(parent.lineage()),
         rounded=checkpoint.stored in (torch.bfloat16, torch.float16),
     )
+    report = replace(report, sample=sample)
     if request.plot is not None:
         write_plot(report.blocks, request.plot, title=f"{parent.run.path.name}, step {parent.step}")
     return report
