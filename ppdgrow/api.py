@@ -22,6 +22,7 @@ from ppdgrow.arguments import (
     optional_number,
     optional_one_of,
     optional_path,
+    optional_whole,
     path_of,
     plain,
     switch,
@@ -178,6 +179,9 @@ def probe(
     *,
     dtypes: Sequence[str] | None = None,
     plot: AnyPath | None = None,
+    sample: str | None = None,
+    tokens: int | None = None,
+    seed: int | None = None,
     device: Device = "auto",
     precision: AskedPrecision | None = None,
     data_dir: AnyPath | None = None,
@@ -189,6 +193,9 @@ def probe(
         checkpoint: to probe.
         dtypes: types in which to measure the cancellation: fp64, fp32, bf16, bf16_autocast, fp16. None: all.
         plot: a file (.svg or .png) for gradient norm and activity per block; needs `ppdgrow[plot]`.
+        sample: a text that a language model is to continue.
+        tokens: of the continuation. None: 200.
+        seed: of its draws. None: 0.
         device: where to compute.
         precision: None: that in which the checkpoint was trained.
         data_dir: local copies of the data sets; None: as in training.
@@ -208,6 +215,9 @@ def probe(
         precision=optional_one_of("precision", precision, AskedPrecision),
         data_dir=optional_path("data_dir", data_dir),
         plot=optional_path("plot", plot),
+        sample=None if sample is None else str(sample),
+        tokens=optional_whole("tokens", tokens),
+        seed=optional_whole("seed", seed),
     )
     return run_probe(request, Narrator(quiet=quiet)).document()
 

@@ -60,6 +60,18 @@ def optional_number(name: str, value: Any) -> float | None:
     return None if value is None else float(value)
 
 
+def optional_whole(name: str, value: Any) -> int | None:
+    """A whole number, or None.
+
+    Raises:
+        ConfigError: it is anything else.
+    """
+    value = plain(value)
+    if value is None or type(value) is int:
+        return value
+    raise ConfigError(f"{name} is {value!r}, expected a whole number or None")
+
+
 def mapping(name: str, value: Any) -> dict[str, Any]:
     """Plain values by key.
 

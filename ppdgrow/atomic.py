@@ -29,6 +29,7 @@ _RENAME_EXCHANGE = 2
 SET_ASIDE = re.compile(re.escape(OWN_PREFIX) + r"[0-9a-f]{12}-old-(.+)", re.DOTALL)
 FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
 FORBIDDEN = (errno.EROFS, errno.EACCES, errno.EPERM)
+LFS_POINTER = b"version https://git-lfs.github.com/spec/"
 VANISHED = (errno.ENOENT, errno.ENOTDIR, errno.ESTALE)
 
 
@@ -36,6 +37,11 @@ def sha256_file(path: Path) -> str:
     """Hexadecimal sha256 of a file's bytes, read in chunks."""
     with path.open("rb") as file:
         return hashlib.file_digest(file, "sha256").hexdigest()
+
+
+def is_lfs_pointer(head: bytes) -> bool:
+    """Whether a file that begins like this is what git-lfs leaves in place of one that was not fetched."""
+    return head.startswith(LFS_POINTER)
 
 
 def fsync_path(path: Path) -> None:

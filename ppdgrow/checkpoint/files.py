@@ -10,6 +10,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
+from ppdgrow.atomic import LFS_POINTER, is_lfs_pointer
 from ppdgrow.errors import InvalidInputError
 
 WAY_OUT = "use an older checkpoint of the run, or a fresh copy"
@@ -37,7 +38,8 @@ def plain_file(folder: Path, name: str) -> Path:
     A symlink is followed only inside the same tree, see `tree_of`.
 
     Raises:
-        InvalidInputError: the name is not plain, the file is missing, or a link leads out of the tree.
+        InvalidInputError: the name is not plain, the file is missing or a git-lfs pointer, or a link leads out of the
+            tree.
     """
     if not PLAIN_NAME.fullmatch(name):
         raise invalid(folder, f"file name {name!r} is not plain (letters, digits, '.', '_' and '-' only)")
@@ -47,7 +49,21 @@ def plain_file(folder: Path, name: str) -> Path:
             raise invalid(path, "missing or not a file")
         if path.is_symlink() and not path.resolve().is_relative_to(tree_of(folder)):
             raise invalid(path, "a symlink that leads out of the checkpoint's own tree")
+        with path.open("rb") as file:
+            refuse_lfs_pointer(path, file.read(len(LFS_POINTER)))
     return path
+
+
+def refuse_lfs_pointer(path: Path, head: bytes) -> None:
+    """Name a git-lfs pointer as what it is; `head` is how the file begins.
+
+    Raises:
+        InvalidInputError: it is one.
+    """
+    if is_lfs_pointer(head):
+        raise InvalidInputError(
+            f"{str(path)!r} is a git-lfs pointer, not the file itself: run git lfs pull in its repository"
+        )
 
 
 def tree_of(folder: Path) -> Path:

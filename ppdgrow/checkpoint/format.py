@@ -55,7 +55,8 @@ class Checkpoint:
     """A model in training, as named tensors on the CPU.
 
     `moments` holds optimizer state by parameter name (`exp_avg`, `exp_avg_sq`, `step`), `rng` the random streams
-    by name, `tokenizer` the JSON of the tokenizer, None where the data needs no file for it.
+    by name, `tokenizer` the JSON of the tokenizer, None where the data needs no file for it, `stored` the type of the
+    weights in the file that they were read from.
     """
 
     architecture: Architecture
@@ -64,6 +65,7 @@ class Checkpoint:
     rng: dict[str, Tensor]
     state: TrainerState
     tokenizer: str | None
+    stored: torch.dtype = torch.float32
 
 
 def write_checkpoint(
@@ -158,7 +160,7 @@ def _check_space(folder: Path, needed: int) -> None:
 
 
 def read_checkpoint(folder: Path, *, optimizer: bool = True) -> Checkpoint:
-    """Read and verify a checkpoint folder.
+    """Read and verify a checkpoint folder; weights and optimizer state are fp32, whatever they are stored in.
 
     Args:
         folder: the checkpoint folder.
@@ -176,9 +178,16 @@ def read_checkpoint(folder: Path, *, optimizer: bool = True) -> Checkpoint:
             if kind == "rng":
                 rng[name] = tensor
             else:
-                moments.setdefault(name, {})[kind] = tensor
+                moments.setdefault(name, {})[kind] = tensor.float()
+    tensors = read_weights(folder)
     return Checkpoint(
-        read_config(folder), read_weights(folder), moments, rng, read_state(folder), _read_tokenizer(folder)
+        read_config(folder),
+        {name: tensor.float() for name, tensor in tensors.items()},
+        moments,
+        rng,
+        read_state(folder),
+        _read_tokenizer(folder),
+        next((tensor.dtype for tensor in tensors.values()), torch.float32),
     )
 
 

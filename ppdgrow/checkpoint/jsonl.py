@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from ppdgrow.atomic import storage_errors, write_file
-from ppdgrow.checkpoint.files import one_line, strict_json
+from ppdgrow.checkpoint.files import one_line, refuse_lfs_pointer, strict_json
 from ppdgrow.checkpoint.records import CHECKS
 from ppdgrow.errors import InvalidInputError
 
@@ -22,7 +22,7 @@ def read_jsonl(path: Path) -> list[dict[str, Any]]:
     Those of `metrics.jsonl` and `growth.jsonl` hold what `records` says.
 
     Raises:
-        InvalidInputError: any other line is not a JSON object, or not one of this log.
+        InvalidInputError: any other line is not a JSON object, or not one of this log, or it is a git-lfs pointer.
     """
     try:
         if path.exists() and not path.is_file():  # a pipe or device would never end
@@ -32,6 +32,7 @@ def read_jsonl(path: Path) -> list[dict[str, Any]]:
         return []
     except OSError as error:
         raise InvalidInputError(f"cannot read {str(path)!r}: {error.strerror}; check the run folder") from None
+    refuse_lfs_pointer(path, data)
     check = CHECKS.get(path.name)
     lines: list[dict[str, Any]] = []
     for number, line in enumerate(data[: data.rfind(b"\n") + 1].splitlines(), start=1):

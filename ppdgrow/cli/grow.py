@@ -49,7 +49,8 @@ def run(
         typer.Option(
             metavar="WHERE",
             autocompletion=completion.complete_position,
-            help="end, start, middle, interleave, or block numbers such as 2,4,6 (0: before the first).",
+            help="end, start, middle, interleave (spread evenly; one pair: middle), or after which blocks, such as "
+            "2,4,6 (0: before the first).",
             rich_help_panel=GROWTH,
         ),
     ] = "interleave",
@@ -145,7 +146,7 @@ def _tell(result: GrowResult, narrator: Narrator) -> None:
     verdict = "identical to the last bit" if event["bit_exact"] else "the outputs differ"
     rows = [
         ["", "before", "after", ""],
-        ["layers", str(event["layers_before"]), str(event["layers_after"]), ""],
+        ["layers", str(event["layers_before"]), str(event["layers_after"]), result.place],
         ["parameters", format_count(event["parameters_before"]), format_count(event["parameters_after"]), untied],
         [
             "FLOP per token",

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from ppdgrow.cli import completion, options
-from ppdgrow.console import Narrator
+from ppdgrow.console import Narrator, clean
 from ppdgrow.errors import CheckFailedError
 
 if TYPE_CHECKING:
@@ -19,7 +19,10 @@ EXAMPLE = """
   ppdgrow probe runs/grown
   ppdgrow probe runs/grown-trained --dtype fp32,bf16 --json
   ppdgrow probe runs/grown-trained --plot blocks.svg
+  ppdgrow probe runs/grown-trained --sample "def main(" --tokens 200
 """
+
+SAMPLE = "Sample"
 
 
 def run(
@@ -41,6 +44,20 @@ def run(
             rich_help_panel=options.OUTPUT,
         ),
     ] = None,
+    sample: Annotated[
+        str | None,
+        typer.Option(
+            metavar="TEXT",
+            help="Continue TEXT by a language model; the continuation comes last on stdout. A growth that keeps the "
+            "function keeps it.",
+            rich_help_panel=SAMPLE,
+        ),
+    ] = None,
+    tokens: Annotated[
+        int | None,
+        typer.Option(help="Tokens of the continuation. [default: 200]", rich_help_panel=SAMPLE),
+    ] = None,
+    seed: Annotated[int | None, typer.Option(help="Of the draws. [default: 0]", rich_help_panel=SAMPLE)] = None,
     data_dir: options.DataDirOption = None,
     device: options.DeviceOption = "auto",
     precision: options.PrecisionOption = None,
@@ -70,6 +87,9 @@ def run(
                 precision=precision,
                 data_dir=data_dir,
                 plot=plot,
+                sample=sample,
+                tokens=tokens,
+                seed=seed,
             ),
             narrator,
         )
@@ -77,6 +97,10 @@ def run(
     _tell(report, narrator)
     if plot is not None:
         narrator.say(f"gradient norms and activity are drawn in {plot}")
+    if report.sample is not None:
+        drawn = report.sample
+        narrator.say(f"{drawn.tokens} tokens after {drawn.prompt!r}, seed {drawn.seed}:")
+        narrator.data(clean(drawn.text))
     if not report.passed:
         raise CheckFailedError("; ".join(report.failures))
 

@@ -11,6 +11,7 @@ from typing import Any
 
 from pydantic import ValidationError
 
+from ppdgrow.atomic import is_lfs_pointer
 from ppdgrow.config.explain import explain, shorten, unknown_key
 from ppdgrow.config.growth import shorten_entry
 from ppdgrow.config.schema import Recipe, flatten, nest, recipe_keys
@@ -111,6 +112,8 @@ def _read_text(path: Path, where: str) -> str:
         raise ConfigError(
             f"{where} is larger than {MAX_RECIPE_BYTES} bytes, expected a short YAML file: is it the right one?"
         )
+    if is_lfs_pointer(raw):
+        raise ConfigError(f"{where} is a git-lfs pointer, not the file itself: run git lfs pull in its repository")
     if not raw.strip():
         raise ConfigError(f"{where} is empty, expected sections such as 'train:' with keys below them")
     try:

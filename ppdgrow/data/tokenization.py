@@ -8,7 +8,7 @@ from __future__ import annotations
 import os
 from abc import ABC, abstractmethod
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -38,6 +38,10 @@ class Tokenizer(ABC):
             InvalidInputError: the text is not UTF-8.
         """
 
+    @abstractmethod
+    def decode(self, ids: Sequence[int]) -> str:
+        """The text of some ids; bytes that are not UTF-8 become U+FFFD."""
+
 
 class ByteTokenizer(Tokenizer):
     """Every byte is a token."""
@@ -48,6 +52,10 @@ class ByteTokenizer(Tokenizer):
     def encode(self, raw: bytes, name: str) -> NDArray[np.uint8]:
         """The bytes themselves."""
         return np.frombuffer(bytearray(raw), dtype=np.uint8)
+
+    def decode(self, ids: Sequence[int]) -> str:
+        """The bytes as text."""
+        return bytes(ids).decode("utf-8", errors="replace")
 
 
 class TrainedTokenizer(Tokenizer):
@@ -63,6 +71,11 @@ class TrainedTokenizer(Tokenizer):
         encodings = self._tokenizer.encode_batch_fast(list(_chunks(_decode(raw, name))), add_special_tokens=False)
         dtype = np.int16 if self.size <= 2**15 else np.int32
         return np.concatenate([np.zeros(0, dtype), *(np.asarray(encoding.ids, dtype) for encoding in encodings)])
+
+    def decode(self, ids: Sequence[int]) -> str:
+        """The tokens as text; words, which have no decoder, with blanks between them and line ends as such."""
+        text = self._tokenizer.decode(list(ids))
+        return text if self._tokenizer.decoder is not None else text.replace(END_OF_LINE, "\n")
 
 
 def make_tokenizer(spec: str, train_text: Callable[[], bytes]) -> Tokenizer:

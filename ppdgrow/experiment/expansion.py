@@ -21,7 +21,15 @@ from ppdgrow.experiment.lineage import Event
 from ppdgrow.experiment.setting import Parent, Setting
 from ppdgrow.nn.model import build_model
 from ppdgrow.provenance import provenance
-from ppdgrow.surgery import GrowthRequest, apply_plan, plan_growth, remove_blocks, select_pair, theta_digest
+from ppdgrow.surgery import (
+    GrowthRequest,
+    apply_plan,
+    describe_positions,
+    plan_growth,
+    remove_blocks,
+    select_pair,
+    theta_digest,
+)
 
 # Methods whose insertion must not change the function, to the bit.
 PRESERVING = ("pair", "zero")
@@ -202,19 +210,26 @@ def write_expansion(parent: Parent, expansion: Expansion, run: RunFolder, event:
         )
 
 
-def describe_expansion(event: Event) -> str:
-    """What was inserted or taken out, where and how, in one line."""
+def describe_place(parent: Parent, event: Event) -> str:
+    """Where new blocks go in the parent's list, or where in it the pair stands that is taken out."""
+    blocks = [block.id for block in parent.checkpoint.architecture.blocks]
+    if event["event"] == "remove":
+        return f"block {blocks.index(event['ids'][0]) + 1} of {len(blocks)}"
+    return describe_positions(event["positions"], len(blocks))
+
+
+def describe_expansion(parent: Parent, event: Event) -> str:
+    """What is inserted or taken out, where and how, in one line."""
     ids = ", ".join(event["ids"])
     if event["event"] == "remove":
-        return f"pair {ids} removed at step {event['step']}"
-    places = ", ".join(map(str, event["positions"]))
+        return f"pair {ids} ({describe_place(parent, event)}) is taken out, at step {event['step']}"
     kinds = "/".join(dict.fromkeys(event["kinds"]))
     number = len(event["ids"])
     what = "pair" if event["method"] == "pair" else "layer"
     by = "" if event["method"] == "pair" else f" by method {event['method']}"
     return (
-        f"{number} {kinds} {what}{'' if number == 1 else 's'}{by} ({ids}) after block{'' if number == 1 else 's'} "
-        f"{places}; theta_0 {event['theta_0']}; moments {event['moments']}"
+        f"{number} {kinds} {what}{'' if number == 1 else 's'}{by} ({ids}) {describe_place(parent, event)}; "
+        f"theta_0 {event['theta_0']}; moments {event['moments']}"
     )
 
 

@@ -23,6 +23,7 @@ from ppdgrow.experiment.expansion import (
     Measured,
     check_preserved,
     describe_expansion,
+    describe_place,
     expand,
     measure,
     take_out,
@@ -32,7 +33,14 @@ from ppdgrow.experiment.lineage import Event
 from ppdgrow.experiment.output import check_place, holds_something
 from ppdgrow.experiment.progressive.agenda import requests_of
 from ppdgrow.experiment.recipe import digest_of, sibling
-from ppdgrow.experiment.setting import Parent, checkpoint_setting, chosen_precision, load_parent, warn_of_changes
+from ppdgrow.experiment.setting import (
+    Parent,
+    checkpoint_setting,
+    chosen_precision,
+    load_parent,
+    tell_of_parent,
+    warn_of_changes,
+)
 from ppdgrow.nn.model import build_model
 from ppdgrow.seeding import generator
 from ppdgrow.surgery import GrowthRequest
@@ -78,10 +86,11 @@ def growth_asked(values: Mapping[str, Any], *, remove: str | None, source: str) 
 
 @dataclass(frozen=True)
 class GrowResult:
-    """The output run and the event that made it, as in its `growth.jsonl`."""
+    """The output run, the event that made it, as in its `growth.jsonl`, and where it took place, in words."""
 
     run: RunFolder
     event: Event
+    place: str
 
     def document(self) -> dict[str, Any]:
         """The JSON of `grow`."""
@@ -114,16 +123,17 @@ def grow(request: GrowRequest, narrator: Narrator) -> GrowResult:
         narrator.say(note)
     event = expansion.event | {"evaluated": request.evaluate}
     run = RunFolder(request.out or _default_folder(parent, event))
+    place = describe_place(parent, event)
     repeated = _repeated(run, parent, event)
     if repeated is not None:
         narrator.say(f"already done: {run.path} holds this result")
-        narrator.say(describe_expansion(repeated))
-        return GrowResult(run, repeated)
+        narrator.say(describe_expansion(parent, repeated))
+        return GrowResult(run, repeated, place)
+    narrator.say(describe_expansion(parent, event))
     measured = _measure(parent, expansion, request, narrator)
     event |= measured.document()
     write_expansion(parent, expansion, run, event, measured)
-    narrator.say(describe_expansion(event))
-    return GrowResult(run, event)
+    return GrowResult(run, event, place)
 
 
 def _default_folder(parent: Parent, event: Event) -> Path:
@@ -157,6 +167,7 @@ def _measure(parent: Parent, expansion: Expansion, request: GrowRequest, narrato
         batches = setting.evaluation()
         warn_of_changes(setting.dataset, parent, narrator)
         return measure(parent, expansion, setting, batches)
+    tell_of_parent(parent, narrator)
     device = resolve_device(request.device)
     inputs = _synthetic_inputs(parent.checkpoint.architecture).to(device)
     logits = []

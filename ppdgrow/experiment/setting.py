@@ -33,6 +33,7 @@ from ppdgrow.errors import ConfigError, InvalidInputError
 from ppdgrow.experiment.lineage import lineage_up_to, used_ids
 from ppdgrow.nn.model import build_model
 
+SHORT_NAMES = {torch.bfloat16: "bf16", torch.float16: "fp16", torch.float64: "fp64"}
 EVERYTHING = 10**9  # more batches than a split has: it gives all of its examples
 
 
@@ -235,10 +236,23 @@ def refuse_changed_data(dataset: Dataset, state: TrainerState, run: Path) -> Non
         )
 
 
+def say_stored_type(checkpoint: Checkpoint, folder: Path, narrator: Narrator) -> None:
+    """Say it where weights are stored in another type than fp32, as which they are read."""
+    if checkpoint.stored in SHORT_NAMES:
+        narrator.say(f"the weights of {folder} are stored as {SHORT_NAMES[checkpoint.stored]}: read as fp32")
+
+
+def tell_of_parent(parent: Parent, narrator: Narrator) -> None:
+    """Say what was skipped, and in which type the weights are stored."""
+    for reason in parent.skipped:
+        narrator.warn(f"skipped a damaged checkpoint: {reason}")
+    say_stored_type(parent.checkpoint, parent.folder, narrator)
+
+
 def warn_of_changes(dataset: Dataset, parent: Parent | None, narrator: Narrator) -> None:
     """Say what was skipped, and if figures on this data are not comparable with those that the checkpoint records."""
-    for reason in () if parent is None else parent.skipped:
-        narrator.warn(f"skipped a damaged checkpoint: {reason}")
+    if parent is not None:
+        tell_of_parent(parent, narrator)
     for warning in dataset.warnings:
         narrator.warn(warning)
     if parent is None:

@@ -6,12 +6,13 @@ optimizer state alike, without building a model.
 
 from ppdgrow.surgery.apply import apply_plan, remove_blocks, theta_digest, untie
 from ppdgrow.surgery.plan import GrowthPlan, GrowthRequest, plan_growth
-from ppdgrow.surgery.positions import select_pair
+from ppdgrow.surgery.positions import describe_positions, select_pair
 
 __all__ = [
     "GrowthPlan",
     "GrowthRequest",
     "apply_plan",
+    "describe_positions",
     "plan_growth",
     "remove_blocks",
     "select_pair",

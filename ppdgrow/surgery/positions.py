@@ -5,6 +5,8 @@ A place p means: after the p-th block of the list (0: before the first).
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 from ppdgrow.config.architecture import Architecture
 from ppdgrow.config.growth import NAMED_POSITIONS
 from ppdgrow.errors import ConfigError
@@ -13,7 +15,8 @@ from ppdgrow.errors import ConfigError
 def resolve_positions(position: str, num_blocks: int, num_insertions: int) -> tuple[int, ...]:
     """The place of each insertion, in ascending order.
 
-    `interleave` puts insertion k of N after block ceil(k L / N) of L, so that N may exceed L.
+    `interleave` puts insertion k of N after block ceil(k L / N) of L, so that N may exceed L; a single one goes to the
+    middle, as `middle` does with all.
 
     Raises:
         ConfigError: an unknown position, a place that does not exist, or a list of the wrong length.
@@ -22,7 +25,7 @@ def resolve_positions(position: str, num_blocks: int, num_insertions: int) -> tu
         return (num_blocks,) * num_insertions
     if position == "start":
         return (0,) * num_insertions
-    if position == "middle":
+    if position == "middle" or (position == "interleave" and num_insertions == 1):
         return (-(-num_blocks // 2),) * num_insertions
     if position == "interleave":
         return tuple(-(-k * num_blocks // num_insertions) for k in range(1, num_insertions + 1))
@@ -45,6 +48,15 @@ def resolve_positions(position: str, num_blocks: int, num_insertions: int) -> tu
             f"name one place per pair, or set --pairs {len(places)}"
         )
     return tuple(sorted(places))
+
+
+def describe_positions(positions: Sequence[int], num_blocks: int) -> str:
+    """Places in words: `after blocks 2, 4, 6 of 6`, `before block 1 of 6`; each is named once."""
+    after = [str(place) for place in dict.fromkeys(positions) if place]
+    where = ["before block 1"] if 0 in positions else []
+    if after:
+        where.append(f"after block{'' if len(after) == 1 else 's'} {', '.join(after)}")
+    return f"{' and '.join(where)} of {num_blocks}"
 
 
 def select_pair(architecture: Architecture, which: str) -> str:

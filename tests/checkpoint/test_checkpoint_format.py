@@ -18,13 +18,16 @@ from ppdgrow.checkpoint import (
     manifest_digest,
     read_checkpoint,
     read_config,
+    read_jsonl,
     read_state,
     weight_files,
     write_checkpoint,
 )
+from ppdgrow.checkpoint.shards import read_weights
 from ppdgrow.errors import InvalidInputError, StorageError
 
 WEIGHTS, TRAINER, INDEX = "model.safetensors", "trainer_state.safetensors", "model.safetensors.index.json"
+POINTER = b"version https://git-lfs.github.com/spec/v1\noid sha256:4d7a214614ab2935c943\nsize 12345\n"
 ONE = '"dtype":"F32","shape":[1],"data_offsets":[0,4]'
 
 
@@ -40,13 +43,13 @@ def sharded(tmp_path: Path) -> Path:
     return tmp_path / "s"
 
 
-def refused(folder: Path, says: str) -> None:
+def refused(folder: Path, says: str, way_out: str = "older checkpoint") -> None:
     """One line for a full read, and the walk back to a valid checkpoint passes it over for the same reason."""
     with pytest.raises(InvalidInputError, match=says) as caught:
         read_checkpoint(folder)
     message = str(caught.value)
     assert "\n" not in message
-    assert "older checkpoint" in message
+    assert way_out in message
     with pytest.raises(InvalidInputError, match=says):
         read_checkpoint(folder, optimizer=False)
 
@@ -88,6 +91,29 @@ def test_a_checkpoint_holds_these_files_and_no_other(folder: Path, tmp_path: Pat
         assert text.endswith("}\n")
 
 
+@pytest.mark.parametrize("sealed", [False, True])
+@pytest.mark.parametrize("name", ["config.json", "trainer_state.json", "tokenizer.json", WEIGHTS, TRAINER])
+def test_a_git_lfs_pointer_is_named_as_what_it_is(folder: Path, name: str, sealed: bool) -> None:
+    write_checkpoint(folder, tiny_checkpoint(tokenizer="{}"))
+    (folder / name).write_bytes(POINTER)
+    if sealed:
+        relist(folder)
+    refused(folder, rf"{name}' is a git-lfs pointer, not the file itself", "run git lfs pull")
+
+
+@pytest.mark.parametrize("name", ["manifest.json", INDEX, "model-00002.safetensors"])
+def test_a_pointer_in_place_of_the_manifest_or_a_shard(sharded: Path, name: str) -> None:
+    (sharded / name).write_bytes(POINTER)
+    refused(sharded, rf"{name}' is a git-lfs pointer", "run git lfs pull")
+
+
+@pytest.mark.parametrize("name", ["metrics.jsonl", "growth.jsonl", "test.jsonl"])
+def test_a_pointer_in_place_of_a_log(tmp_path: Path, name: str) -> None:
+    (tmp_path / name).write_bytes(POINTER)
+    with pytest.raises(InvalidInputError, match=rf"{name}' is a git-lfs pointer"):
+        read_jsonl(tmp_path / name)
+
+
 def test_a_state_without_moments_and_streams_comes_back(tmp_path: Path) -> None:
     write_checkpoint(tmp_path / "c", replace(tiny_checkpoint(), moments={}, rng={}))
     found = read_checkpoint(tmp_path / "c")
@@ -110,7 +136,7 @@ def test_dtypes_and_extremes_come_back_to_the_bit(tmp_path: Path) -> None:
         for dtype in (torch.float64, torch.float32, torch.bfloat16, torch.float16)
     }
     write_checkpoint(tmp_path / "c", with_tensors(tiny_checkpoint(), **odd, empty=torch.zeros(0, 3)))
-    found = read_checkpoint(tmp_path / "c").tensors
+    found = read_weights(tmp_path / "c")
     for name, tensor in odd.items():
         assert found[name].dtype == tensor.dtype
         assert torch.equal(found[name].view(torch.uint8), tensor.view(torch.uint8))

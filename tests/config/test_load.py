@@ -149,6 +149,13 @@ def test_a_missing_file_or_a_folder_is_told(tmp_path: Path) -> None:
         read_yaml("a\0b")
 
 
+def test_a_git_lfs_pointer_is_named_as_what_it_is(tmp_path: Path) -> None:
+    path = tmp_path / "recipe.yaml"
+    path.write_text("version https://git-lfs.github.com/spec/v1\noid sha256:4d7a\nsize 12\n")
+    with pytest.raises(ConfigError, match=r"is a git-lfs pointer, not the file itself: run git lfs pull"):
+        read_yaml(path)
+
+
 def test_comments_a_byte_order_mark_and_empty_sections_are_fine(tmp_path: Path) -> None:
     assert read_yaml(written(tmp_path, "# nothing yet\n")) == {}
     assert read_yaml(written(tmp_path, "\ufefftrain:\nmodel: {width: 8}\n")) == {"model.width": 8}

@@ -115,7 +115,9 @@ def test_data_that_changed_is_refused(ppdgrow: Command, stop_at: Any, tmp_path: 
 def test_a_growth_plan_is_told_and_costed(ppdgrow: Command) -> None:
     document = ppdgrow(f"{LINE} --dry-run --json", *TINY, "-o", GROWTH).document
     shown = ppdgrow(f"{LINE} --dry-run", *TINY, "-o", GROWTH).stdout
-    assert "at step 10: 2 -> 6 layers, 2 candidates: 2 attention/ffn pairs, interleave" in shown
+    assert (
+        "at step 10: 2 -> 6 layers, 2 candidates: 2 attention/ffn pairs, interleave (after blocks 1, 2 of 2)" in shown
+    )
     assert "after growth" in shown
     (planned,) = document["growth"]
     assert (planned["earliest_step"], planned["layers_before"], planned["trial_steps"]) == (10, 2, 5)

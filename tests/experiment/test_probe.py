@@ -10,9 +10,10 @@ import sys
 from pathlib import Path
 
 import pytest
-from conftest import Command
+from conftest import TINY, Command
 
 from ppdgrow.checkpoint import RunFolder, read_checkpoint, write_checkpoint
+from ppdgrow.console import clean
 from ppdgrow.experiment.probing.plot import STYLES, draw
 from ppdgrow.experiment.probing.report import BlockReport
 
@@ -167,3 +168,54 @@ def test_every_kind_of_pair_has_a_style_of_its_own() -> None:
     assert (
         len({colour for colour, _ in STYLES.values()}) == len({marker for _, marker in STYLES.values()}) == len(STYLES)
     )
+
+
+# --- the continuation of a text
+
+
+@pytest.mark.parametrize("tokenizer", ["byte", "bpe:300", "word"])
+@pytest.mark.parametrize("family", ["transformer", "sequence"])
+def test_a_growth_keeps_the_continuation_of_a_seed(
+    ppdgrow: Command, tokenizer: str, family: str, tmp_path: Path
+) -> None:
+    Path("text.txt").write_text("a few words of text for a model to read\nand a second line\n" * 200)
+    data = f"--data text.txt -o data.tokenizer={tokenizer} --model {family}"
+    ppdgrow(f"train --layers 2 --steps 4 --no-decay --out lm --quiet {data}", *TINY)
+    ppdgrow("grow lm --pairs 2 --out grown --quiet")
+    ask = ["--sample", "a few words", "--tokens", "40", "--dtype", "fp32"]
+    before = ppdgrow("probe lm --json", *ask).document["sample"]
+    after = ppdgrow("probe grown --json", *ask).document["sample"]
+    assert before == after
+    assert (before["prompt"], before["tokens"], before["seed"]) == ("a few words", 40, 0)
+    assert len(before["text"]) >= 20
+    other = ppdgrow("probe lm --json --seed 1", *ask).document["sample"]
+    assert other["text"] != before["text"], "another seed draws another text"
+    told = ppdgrow("probe lm", *ask)
+    assert told.stdout.endswith(f"{clean(before['text'])}\n")
+    assert "40 tokens after 'a few words', seed 0" in told.stderr
+    ppdgrow("train grown --steps 30 -o train.lr=0.02 --out on --quiet")
+    assert ppdgrow("probe on --json", *ask).document["sample"]["text"] != before["text"], "a trained one says another"
+
+
+def test_control_without_a_sample_there_is_none(ppdgrow: Command, shallow: Path) -> None:
+    assert ppdgrow("probe shallow --dtype fp32 --json").document["sample"] is None
+
+
+@pytest.mark.parametrize(
+    ("options", "says"),
+    [
+        (["--sample", ""], "--sample '' has no token to start from"),
+        (["--sample", "x", "--tokens", "0"], "--tokens is 0, expected at least 1"),
+        (["--tokens", "5"], "--tokens and --seed are those of a --sample"),
+    ],
+)
+def test_a_sample_that_cannot_be_is_refused(ppdgrow: Command, shallow: Path, options: list[str], says: str) -> None:
+    assert says in ppdgrow("probe shallow", *options, code=2).stderr
+
+
+@pytest.mark.parametrize("line", ["-o model.task=mlm", "--data digits --model mlp"])
+def test_only_a_language_model_continues_a_text(ppdgrow: Command, line: str) -> None:
+    pytest.importorskip("sklearn")
+    ppdgrow(f"train --layers 1 --steps 1 --out other --quiet {line}", *TINY)
+    refused = ppdgrow("probe other --sample x", code=2).stderr
+    assert "takes a language model (task lm), and this one has task" in refused

@@ -94,6 +94,16 @@ def test_every_line_for_people_is_on_stderr_and_only_data_on_stdout(ppdgrow: Com
     assert ppdgrow("train g --steps 2 --out t2 --json").stderr == ""
 
 
+def test_the_place_of_a_growth_is_told_before_and_after(ppdgrow: Command, shallow: Path) -> None:
+    one = ppdgrow("grow shallow --out one")
+    assert "1 ffn pair (p1) after block 1 of 2; theta_0 copied" in one.stderr
+    assert one.stdout.splitlines()[1].split(maxsplit=3) == ["layers", "2", "4", "after block 1 of 2"]
+    assert "2 ffn pairs (p2, p3) after blocks 2, 3 of 3" in ppdgrow("grow one --pairs 2 --out more").stderr
+    out = ppdgrow("grow more --remove p1 --out less")
+    assert "pair p1 (block 2 of 5) is taken out" in out.stderr
+    assert "block 2 of 5" in out.stdout
+
+
 def test_a_rerun_prints_the_same_document_and_changes_nothing(ppdgrow: Command, shallow: Path) -> None:
     for line in (
         "grow shallow --pairs 2 --out again --json",

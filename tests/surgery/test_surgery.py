@@ -12,7 +12,7 @@ from ppdgrow.errors import ConfigError
 from ppdgrow.nn.init import initial_tensors
 from ppdgrow.nn.model import Model, build_model, tensor_shapes
 from ppdgrow.surgery import GrowthRequest, apply_plan, plan_growth, remove_blocks, select_pair, theta_digest, untie
-from ppdgrow.surgery.positions import resolve_positions
+from ppdgrow.surgery.positions import describe_positions, resolve_positions
 
 CPU = torch.device("cpu")
 MomentsByName = dict[str, dict[str, Tensor]]
@@ -61,6 +61,26 @@ def grow(arch: Architecture, tensors: dict[str, Tensor], request: GrowthRequest,
 )
 def test_positions(position: str, expected: tuple[int, ...]) -> None:
     assert resolve_positions(position, 6, 3) == expected
+
+
+def test_a_single_insertion_goes_to_the_middle_unless_a_place_is_asked_for() -> None:
+    single = {position: resolve_positions(position, 6, 1) for position in ("interleave", "middle", "end", "start", "5")}
+    assert single == {"interleave": (3,), "middle": (3,), "end": (6,), "start": (0,), "5": (5,)}
+    assert resolve_positions("interleave", 5, 1) == (3,)
+    assert resolve_positions("interleave", 1, 1) == (1,)
+
+
+@pytest.mark.parametrize(
+    ("places", "expected"),
+    [
+        ((2, 4, 6), "after blocks 2, 4, 6 of 6"),
+        ((3, 3), "after block 3 of 6"),
+        ((0, 0), "before block 1 of 6"),
+        ((0, 3, 6), "before block 1 and after blocks 3, 6 of 6"),
+    ],
+)
+def test_places_are_told_in_words(places: tuple[int, ...], expected: str) -> None:
+    assert describe_positions(places, 6) == expected
 
 
 def test_interleave_with_more_pairs_than_blocks_puts_pairs_side_by_side() -> None:

@@ -22,6 +22,7 @@ from ppdgrow.experiment.setting import (
     checkpoint_setting,
     chosen_precision,
     load_parent,
+    say_stored_type,
 )
 
 
@@ -61,6 +62,7 @@ def with_test(comparison: Comparison, options: EvaluationOptions, narrator: Narr
     with narrator.progress(len(comparison.runs), "test split") as bar:
         for number, run in enumerate(comparison.runs, start=1):
             model = load_parent(run.history.checkpoint, optimizer=False)
+            say_stored_type(model.checkpoint, model.folder, narrator)
             own = replace(setting, precision=chosen_precision(model, options.precision))
             read = _Reading(model.run, model.digest, digest, own.precision, examples)
             figures.append(read.recorded() or read.record(own, model, batches, narrator))

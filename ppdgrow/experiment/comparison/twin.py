@@ -13,7 +13,7 @@ from ppdgrow.experiment.acceptance import PairedDifference, paired_difference
 from ppdgrow.experiment.comparison.comparability import ENVIRONMENT, recipe_differences
 from ppdgrow.experiment.comparison.evaluation import EvaluationOptions
 from ppdgrow.experiment.comparison.history import RunHistory
-from ppdgrow.experiment.setting import changed_data, load_parent
+from ppdgrow.experiment.setting import changed_data, load_parent, say_stored_type
 
 # Recipe keys that may differ: they speak of the grown parameters alone, or change no number of the training.
 FREE = frozenset({"train.only", "train.eval_every", "train.save_every", "train.keep", "data.name", "data.directory"})
@@ -101,7 +101,9 @@ def difference_to_twin(
     changed = changed_data(setting.dataset, model.checkpoint.state, trial.name)
     warnings = [f"{change}: the paired difference and the recorded losses do not compare" for change in changed]
     evaluations: list[Evaluation] = []
-    for checkpoint in (model.checkpoint, load_parent(twin.checkpoint, optimizer=False).checkpoint):
+    for parent in (model, load_parent(twin.checkpoint, optimizer=False)):
+        checkpoint = parent.checkpoint
+        say_stored_type(checkpoint, parent.folder, narrator)
         evaluations.append(setting.evaluate_checkpoint(checkpoint, batches))
         setting.figures(evaluations[-1])  # a loss that is not finite has no interval
     grown, ungrown = evaluations

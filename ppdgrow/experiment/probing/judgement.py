@@ -69,7 +69,13 @@ def notes(pairs: Sequence[PairReport]) -> tuple[str, ...]:
     """What deserves a word but breaks no promise."""
     idle = [pair.id for pair in pairs if pair.idle]
     unrecorded = [pair.id for pair in pairs if pair.theta_0 == "not recorded"]
+    rounded = [pair.id for pair in pairs if pair.theta_0 == "rounded"]
     said = []
+    if rounded:
+        said.append(
+            f"theta_0 of {', '.join(rounded)} was rounded by the type in which it is stored: whether it was changed "
+            "otherwise, its sha256 in growth.jsonl cannot tell"
+        )
     if idle:
         said.append(f"idle: {', '.join(idle)} (trained, but |P(x) - x| / |x| is below {IDLE_ACTIVITY:g})")
     if unrecorded:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import copy
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import torch
@@ -42,6 +42,7 @@ from ppdgrow.experiment.probing.roundoff import (
     orthogonality_error,
     round_trip_bound,
 )
+from ppdgrow.experiment.probing.sample import DEFAULT_TOKENS, continue_text
 from ppdgrow.experiment.setting import Setting, checkpoint_setting, load_parent, warn_of_changes
 from ppdgrow.nn.coupling import Coupling, Pair
 from ppdgrow.nn.linear import LinearPair
@@ -59,6 +60,9 @@ class ProbeRequest:
     precision: str | None = None
     data_dir: Path | None = None
     plot: Path | None = None
+    sample: str | None = None
+    tokens: int | None = None
+    seed: int | None = None
 
 
 def probe(request: ProbeRequest, narrator: Narrator) -> ProbeReport:
@@ -74,13 +78,27 @@ def probe(request: ProbeRequest, narrator: Narrator) -> ProbeReport:
             raise ConfigError(f"unknown dtype {name!r}: expected one of {', '.join(DTYPES)}")
     if request.plot is not None:
         check_plot(request.plot)
+    if request.sample is None and (request.tokens is not None or request.seed is not None):
+        raise ConfigError("--tokens and --seed are those of a --sample: give one, or leave them out")
     parent = load_parent(request.checkpoint, optimizer=False)
     setting = checkpoint_setting(parent, device=request.device, precision=request.precision, data_dir=request.data_dir)
     checkpoint = parent.checkpoint
     model = build_model(checkpoint.architecture, checkpoint.tensors, setting.device)
+    sample = None
+    if request.sample is not None:
+        tokens = DEFAULT_TOKENS if request.tokens is None else request.tokens
+        sample = continue_text(model.eval(), setting, request.sample, tokens=tokens, seed=request.seed or 0)
     batches = setting.evaluation()
     warn_of_changes(setting.dataset, parent, narrator)
-    report = probe_model(model, setting, batches, request.dtypes, recorded_theta(parent.lineage()))
+    report = probe_model(
+        model,
+        setting,
+        batches,
+        request.dtypes,
+        recorded_theta(parent.lineage()),
+        rounded=checkpoint.stored in (torch.bfloat16, torch.float16),
+    )
+    report = replace(report, sample=sample)
     if request.plot is not None:
         write_plot(report.blocks, request.plot, title=f"{parent.run.path.name}, step {parent.step}")
     return report
@@ -92,6 +110,8 @@ def probe_model(
     batches: Sequence[BatchLike],
     dtypes: Sequence[str] = tuple(DTYPES),
     recorded: Mapping[str, str] | None = None,
+    *,
+    rounded: bool = False,
 ) -> ProbeReport:
     """Probe a model as it stands in memory; which pairs are tied is what its architecture records.
 
@@ -102,6 +122,7 @@ def probe_model(
         dtypes: names in `DTYPES` in which to measure the cancellation. Inverses are judged in fp64 and fp32 always,
             in bf16 if it is among them.
         recorded: sha256 of theta_0 by pair id, to hold tied pairs against; without it none is.
+        rounded: the weights went through a narrower type since, so that another sha256 means nothing.
     """
     model = copy.deepcopy(model).eval()
     architecture = model.architecture
@@ -140,7 +161,7 @@ def probe_model(
                     ablation_loss=_ablation_loss(model, spec.id, batches, setting),
                     gradient_norm=block.gradient_norm,
                     orthogonality=_orthogonality(module, architecture.width),
-                    theta_0=_theta_record(model, spec, recorded),
+                    theta_0=_theta_record(model, spec, recorded, rounded),
                 )
             )
     return ProbeReport(loss, tuple(pairs), tuple(blocks), failures(pairs, blocks), notes(pairs))
@@ -161,13 +182,17 @@ def _orthogonality(pair: AnyPair, width: int) -> Orthogonality | None:
     return Orthogonality(orthogonality_error(pair.plus), minus, orthogonality_bound(width))
 
 
-def _theta_record(model: Model, spec: BlockSpec, recorded: Mapping[str, str] | None) -> ThetaRecord | None:
+def _theta_record(
+    model: Model, spec: BlockSpec, recorded: Mapping[str, str] | None, rounded: bool
+) -> ThetaRecord | None:
     """Whether a tied pair still holds the theta_0 with which it was inserted."""
     if recorded is None or spec.state != "tied":
         return None
     if spec.id not in recorded:
         return "not recorded"
-    return "as recorded" if theta_digest(model.state_dict(), spec.id) == recorded[spec.id] else "changed"
+    if theta_digest(model.state_dict(), spec.id) == recorded[spec.id]:
+        return "as recorded"
+    return "rounded" if rounded else "changed"
 
 
 def _kind(spec: BlockSpec) -> str:

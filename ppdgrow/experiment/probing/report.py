@@ -7,11 +7,12 @@ from dataclasses import asdict, dataclass
 from typing import Any, Literal
 
 from ppdgrow.experiment.probing.cancellation import Deviation
+from ppdgrow.experiment.probing.sample import Sample
 
 # An untied pair that changes its input by less than this, in relative terms, does next to nothing.
 IDLE_ACTIVITY = 1e-3
 
-ThetaRecord = Literal["as recorded", "changed", "not recorded"]
+ThetaRecord = Literal["as recorded", "changed", "rounded", "not recorded"]
 
 
 @dataclass(frozen=True)
@@ -133,6 +134,7 @@ class ProbeReport:
     blocks: tuple[BlockReport, ...]
     failures: tuple[str, ...]
     notes: tuple[str, ...]
+    sample: Sample | None = None
 
     @property
     def passed(self) -> bool:
@@ -151,6 +153,7 @@ class ProbeReport:
                 "idle_below": IDLE_ACTIVITY,
                 "pairs": [pair.document() for pair in self.pairs],
                 "blocks": [block.document() for block in self.blocks],
+                "sample": None if self.sample is None else asdict(self.sample),
             }
         )
 

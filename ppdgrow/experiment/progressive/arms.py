@@ -101,7 +101,7 @@ class Arms:
         run = RunFolder(self.folder / f"trial-{name}")
         label, say = f"trial {name}", self.course.narrator.say
         expansion = expand(self.parent, request)
-        say(f"  {label}: {describe_depth(expansion.event)}: {describe_expansion(expansion.event)}")
+        say(f"  {label}: {describe_depth(expansion.event)}: {describe_expansion(self.parent, expansion.event)}")
         for note in expansion.notes:
             say(f"    {note}")
         with self._interruptible():

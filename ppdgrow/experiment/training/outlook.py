@@ -11,7 +11,8 @@ from ppdgrow.config.architecture import Architecture
 from ppdgrow.config.growth import GrowthConfig, shorten_entry
 from ppdgrow.experiment.progressive.agenda import Agenda, requests_of
 from ppdgrow.optim.schedule import Schedule
-from ppdgrow.surgery import GrowthRequest, plan_growth, untie
+from ppdgrow.surgery import GrowthRequest, describe_positions, plan_growth, untie
+from ppdgrow.surgery.positions import resolve_positions
 
 
 @dataclass(frozen=True)
@@ -59,7 +60,7 @@ class Stage:
             else f"at step {entry.at}"
         )
         depths = dict.fromkeys(grown.num_layers for grown in self.after)
-        tried = " | ".join(_in_words(request) for request in self.requests)
+        tried = " | ".join(_in_words(request, len(self.before.blocks)) for request in self.requests)
         several = f"{len(self.requests)} candidates: " if len(self.requests) > 1 else ""
         bound = f"epsilon {entry.trial.epsilon:g}" if entry.trial.rule == "parent" else f"margin {entry.trial.margin:g}"
         reject = "taken out if rejected"
@@ -72,13 +73,15 @@ class Stage:
         )
 
 
-def _in_words(request: GrowthRequest) -> str:
+def _in_words(request: GrowthRequest, num_blocks: int) -> str:
+    places = resolve_positions(request.position, num_blocks, request.pairs)
+    position = f"{request.position} ({describe_positions(places, num_blocks)})"
     if request.method != "pair":
-        return f"{2 * request.pairs} layers by method {request.method}, {request.position}"
+        return f"{2 * request.pairs} layers by method {request.method}, {position}"
     kinds = "/".join(dict.fromkeys(request.kinds))
     plural = "" if request.pairs == 1 else "s"
     scale = "" if request.scale == 1.0 else f", scale {request.scale:g}"
-    return f"{request.pairs} {kinds} pair{plural}, {request.position}, source {request.source or 'auto'}{scale}"
+    return f"{request.pairs} {kinds} pair{plural}, {position}, source {request.source or 'auto'}{scale}"
 
 
 def stages(agenda: Agenda, architecture: Architecture) -> list[Stage]:

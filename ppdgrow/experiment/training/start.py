@@ -17,7 +17,7 @@ from ppdgrow.console import Narrator
 from ppdgrow.data import Dataset
 from ppdgrow.errors import InvalidInputError
 from ppdgrow.experiment.lineage import trim_lineage
-from ppdgrow.experiment.setting import Parent, input_spec_of, refuse_changed_data, task_of
+from ppdgrow.experiment.setting import Parent, input_spec_of, refuse_changed_data, say_stored_type, task_of
 from ppdgrow.nn.init import initial_tensors
 from ppdgrow.surgery import untie
 
@@ -113,6 +113,7 @@ def resume(
     evaluated = False
     if newest is not None:
         checkpoint = read_checkpoint(newest)
+        say_stored_type(checkpoint, newest, narrator)
         state = checkpoint.state
         if state.environment not in told:
             told.add(state.environment)
