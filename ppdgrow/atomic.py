@@ -30,12 +30,18 @@ SET_ASIDE = re.compile(re.escape(OWN_PREFIX) + r"[0-9a-f]{12}-old-(.+)", re.DOTA
 FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
 FORBIDDEN = (errno.EROFS, errno.EACCES, errno.EPERM)
 VANISHED = (errno.ENOENT, errno.ENOTDIR, errno.ESTALE)
+LFS_POINTER = "a git-lfs pointer, not the file itself: fetch it with `git lfs pull`"
 
 
 def sha256_file(path: Path) -> str:
     """Hexadecimal sha256 of a file's bytes, read in chunks."""
     with path.open("rb") as file:
         return hashlib.file_digest(file, "sha256").hexdigest()
+
+
+def is_lfs_pointer(head: bytes) -> bool:
+    """Whether a file that begins so stands for one that git-lfs has not fetched; `LFS_POINTER` says it to people."""
+    return head.startswith(b"version https://git-lfs.github.com/spec/")
 
 
 def fsync_path(path: Path) -> None:
