@@ -29,8 +29,9 @@ _RENAME_EXCHANGE = 2
 SET_ASIDE = re.compile(re.escape(OWN_PREFIX) + r"[0-9a-f]{12}-old-(.+)", re.DOTALL)
 FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
 FORBIDDEN = (errno.EROFS, errno.EACCES, errno.EPERM)
-LFS_POINTER = b"version https://git-lfs.github.com/spec/"
+LFS_HEAD = b"version https://git-lfs.github.com/spec/"
 VANISHED = (errno.ENOENT, errno.ENOTDIR, errno.ESTALE)
+LFS_POINTER = "a git-lfs pointer, not the file itself: fetch it with `git lfs pull`"
 
 
 def sha256_file(path: Path) -> str:
@@ -40,8 +41,8 @@ def sha256_file(path: Path) -> str:
 
 
 def is_lfs_pointer(head: bytes) -> bool:
-    """Whether a file that begins like this is what git-lfs leaves in place of one that was not fetched."""
-    return head.startswith(LFS_POINTER)
+    """Whether a file that begins so stands for one that git-lfs has not fetched; `LFS_POINTER` says it to people."""
+    return head.startswith(LFS_HEAD)
 
 
 def fsync_path(path: Path) -> None:

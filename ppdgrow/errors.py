@@ -5,10 +5,14 @@ A message says which key, file, tensor or flag is wrong, what was found, what wa
 
 from __future__ import annotations
 
+import re
+
+_ADDRESS = re.compile(r"\s*<[^<>]* at 0x[0-9a-fA-F]+>")
+
 
 def first_line(error: BaseException) -> str:
-    """What a library's error says, on one line; its type where it says nothing."""
-    lines = str(error).strip().splitlines()
+    """What a library's error says, on one line, without the addresses of objects; its type where it says nothing."""
+    lines = _ADDRESS.sub("", str(error)).strip().splitlines()
     return lines[0] if lines else type(error).__name__
 
 

@@ -10,7 +10,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-from ppdgrow.atomic import LFS_POINTER, is_lfs_pointer
+from ppdgrow.atomic import LFS_HEAD, is_lfs_pointer
 from ppdgrow.errors import InvalidInputError
 
 WAY_OUT = "use an older checkpoint of the run, or a fresh copy"
@@ -50,7 +50,7 @@ def plain_file(folder: Path, name: str) -> Path:
         if path.is_symlink() and not path.resolve().is_relative_to(tree_of(folder)):
             raise invalid(path, "a symlink that leads out of the checkpoint's own tree")
         with path.open("rb") as file:
-            refuse_lfs_pointer(path, file.read(len(LFS_POINTER)))
+            refuse_lfs_pointer(path, file.read(len(LFS_HEAD)))
     return path
 
 

@@ -8,8 +8,9 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from ppdgrow.cli import completion, options
-from ppdgrow.console import Narrator, clean
+from ppdgrow.console import Narrator
 from ppdgrow.errors import CheckFailedError
+from ppdgrow.terminal import clean
 
 if TYPE_CHECKING:
     from ppdgrow.experiment.probing.report import ProbeReport

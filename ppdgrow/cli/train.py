@@ -80,7 +80,7 @@ def run(
         str | None,
         typer.Option(
             autocompletion=completion.complete_data,
-            help="Data set: stdlib, wikitext2, cifar10, digits, or a path: text, parquet, image folders, a saved set.",
+            help="Data set: stdlib, wikitext2, cifar10, digits, or a path: text, tables, image folders, a saved set.",
             rich_help_panel=options.DATA,
         ),
     ] = None,

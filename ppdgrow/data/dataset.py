@@ -14,6 +14,7 @@ from ppdgrow.config.schema import DataConfig
 from ppdgrow.config.state import DataIdentity
 from ppdgrow.data.augmentation import Augmentation
 from ppdgrow.data.batches import Batch, Batches, Examples, evaluation_batches
+from ppdgrow.data.token_cache import few_lines
 
 Split = Literal["train", "validation", "test"]
 
@@ -21,8 +22,9 @@ Split = Literal["train", "validation", "test"]
 class Dataset(ABC):
     """A data set under one task. Splits are read lazily: what is never asked for is never touched.
 
-    The first of `tasks` is the default. `warnings` is what a user should know of what was read so far; `tell` is
-    called with what is being done, where that may take a while.
+    The first of `tasks` is the default. `notes` is what a user should know of what was read so far, `skipped` what was
+    left out under `data.skip_broken`, by name, with the reason. `tell` is called with what is being done, where that
+    may take a while.
     """
 
     name: str
@@ -32,10 +34,16 @@ class Dataset(ABC):
     def __init__(self, config: DataConfig, task: Task, tokenizer_json: str | None) -> None:
         self.config = config
         self.task = task
-        self.warnings: list[str] = []
+        self.notes: list[str] = []
+        self.skipped: dict[str, str] = {}
         self.tell: Callable[[str], object] = lambda doing: None
         self._given_tokenizer = tokenizer_json
         self._examples: dict[tuple[Split, torch.device], Examples] = {}
+
+    @property
+    def warnings(self) -> list[str]:
+        """The notes, and what was skipped: the first few, and where all are listed."""
+        return [*self.notes, *few_lines([f"skipped: {reason}" for reason in self.skipped.values()])]
 
     @property
     @abstractmethod

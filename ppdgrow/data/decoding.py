@@ -15,6 +15,8 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from ppdgrow.atomic import LFS_POINTER, is_lfs_pointer
+
 if TYPE_CHECKING:
     from PIL.Image import Image
 
@@ -32,6 +34,10 @@ def opened(encoded: bytes) -> Iterator[Image]:
     """
     import PIL.Image
 
+    if not encoded:
+        raise ValueError("it is empty")
+    if is_lfs_pointer(encoded):
+        raise ValueError(f"it is {LFS_POINTER}")
     with warnings.catch_warnings():
         warnings.simplefilter("error")
         with PIL.Image.open(io.BytesIO(encoded)) as image:

@@ -8,10 +8,11 @@ import urllib.error
 import urllib.request
 import warnings
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
+from ppdgrow.atomic import LFS_POINTER, is_lfs_pointer
 from ppdgrow.config.schema import DataConfig
 from ppdgrow.errors import InvalidInputError, first_line
 
@@ -47,10 +48,11 @@ def missing_data(name: str, expected: str) -> InvalidInputError:
 
 @contextmanager
 def reading(name: str, path: Path) -> Iterator[None]:
-    """Turn the failure of a read of `path` into an error that names it.
+    """Turn the failure of a read of `path` into an error that names it; a git-lfs pointer is none of the data.
 
     The libraries that parse files raise classes of their own, derived from these.
     """
+    refuse_pointer(name, path)
     try:
         yield
     except (OSError, ValueError, KeyError, TypeError, RuntimeError) as error:
@@ -58,6 +60,22 @@ def reading(name: str, path: Path) -> Iterator[None]:
             f"{name}: cannot read {str(path)!r}: {_ascii_line(error)}; copy the file again, or name another folder "
             f"with --data-dir or {DATA_VARIABLE}"
         ) from error
+
+
+def refuse_pointer(name: str, path: Path) -> None:
+    """Stop at a file, or a file below a folder, that git-lfs has not fetched.
+
+    Raises:
+        InvalidInputError: it is one.
+    """
+    for file in sorted(path.rglob("*")) if path.is_dir() else [path]:
+        head = b""
+        with suppress(OSError, ValueError):  # whoever reads it says why not
+            if file.is_file():
+                with file.open("rb") as opened:
+                    head = opened.read(64)
+        if is_lfs_pointer(head):
+            raise InvalidInputError(f"{name}: {str(file)!r} is {LFS_POINTER}")
 
 
 def download(name: str, repository: str, configuration: str, split: str) -> Any:

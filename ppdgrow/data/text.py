@@ -178,9 +178,10 @@ class TextDataset(Dataset):
     def _load_examples(self, split: Split, device: torch.device) -> TokenWindows:
         tokens, length = self.stream(split).tokens, self.config.sequence_length
         if len(tokens) <= length:
+            left_out = f" beside {len(self.skipped):,} skipped files" if self.skipped else ""
             raise InvalidInputError(
-                f"{self.name} {split}: found {len(tokens)} tokens, expected at least {length + 1} for one sequence: "
-                "lower data.sequence_length or use more data"
+                f"{self.name} {split}: found {len(tokens)} tokens{left_out}, expected at least {length + 1} for one "
+                "sequence: lower data.sequence_length or use more data"
             )
         masked = MaskedTask(self.tokenizer.size, self.config.mask_fraction) if self.task == "mlm" else None
         return TokenWindows(tokens.to(device), length, masked)

@@ -1,4 +1,4 @@
-"""Trained tokenizers and tokenised text, kept between runs in a cache folder, keyed by content.
+"""Trained tokenizers, tokenised text and long lists, kept between runs in a cache folder, keyed by content.
 
 The folder is `PPDGROW_CACHE`, else `ppdgrow` below `XDG_CACHE_HOME` or `~/.cache`. A key is the sha256 of everything
 that the entry depends on, so an entry is never out of date; one that is damaged is made anew, and a folder that cannot
@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import hashlib
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from importlib.metadata import version
 from pathlib import Path
 
@@ -22,6 +22,7 @@ from ppdgrow.errors import InvalidInputError
 
 CACHE_VARIABLE = "PPDGROW_CACHE"
 FORMAT = "1"
+FEW = 5
 
 
 def cache_folder() -> Path:
@@ -76,6 +77,21 @@ def cached_tokens(tokenizer: Tokenizer, raw: bytes, digest: str, name: str) -> T
         tokens = torch.from_numpy(tokenizer.encode(raw, name))
         _write(path, save({"tokens": tokens}))
         return tokens
+
+
+def few_lines(lines: Sequence[str]) -> list[str]:
+    """The first five lines; of more, how many there are and where all are listed, if the file system lets us."""
+    if len(lines) <= FEW:
+        return list(lines)
+    content = "".join(f"{line}\n" for line in lines).encode("utf-8", "backslashreplace")
+    path = cache_folder() / f"skipped-{hashlib.sha256(content).hexdigest()[:16]}.txt"
+    listed = f": all {len(lines):,} are listed in {str(path)!r}"
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        replace_file(path, content)
+    except OSError:
+        listed = ""
+    return [*lines[:FEW], f"skipped {len(lines) - FEW:,} more files{listed}"]
 
 
 def _entry(kind: str, *content: str) -> Path:

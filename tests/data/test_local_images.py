@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+import shutil
 from pathlib import Path
 from typing import Any
 
@@ -16,6 +17,7 @@ from ppdgrow.config.schema import DataConfig
 from ppdgrow.data import open_dataset, resolve_defaults
 from ppdgrow.data.decoding import decode, size_of
 from ppdgrow.data.local.datasets import LocalImages
+from ppdgrow.data.local.splitting import by_hash
 from ppdgrow.errors import ConfigError, InvalidInputError
 
 CPU = torch.device("cpu")
@@ -73,9 +75,29 @@ def test_named_splits(tmp_path: Path) -> None:
     assert dataset.classes == ("cat", "dog")
 
 
-def test_a_class_of_trains_is_no_split(tmp_path: Path) -> None:
-    write_classes(tmp_path, ["bus", "test", "train"])
+def test_a_class_of_trains_lies_below_train(tmp_path: Path) -> None:
+    write_classes(tmp_path / "train", ["bus", "test", "train"])
     assert images_at(tmp_path).classes == ("bus", "test", "train")
+
+
+@pytest.mark.parametrize("split", ["test", "val", "holdout", "train", "test/unknown", "training_set/cat"])
+def test_a_folder_named_like_a_split_beside_classes_is_refused(tmp_path: Path, split: str) -> None:
+    write_classes(tmp_path, ["cat", "dog", split])
+    part = {"tes": "test", "hol": "test", "val": "validation", "tra": "train"}[split[:3]]
+    with pytest.raises(InvalidInputError, match=rf"found 'cat/0\.png', .* beside what is named for {part}: name each"):
+        images_at(tmp_path)
+    # Control: by another name it is a class.
+    (tmp_path / split.partition("/")[0]).rename(tmp_path / "testament")
+    assert images_at(tmp_path).classes == ("cat", "dog", "testament")
+
+
+def test_splits_below_the_classes_are_refused(tmp_path: Path) -> None:
+    for name in ("cat", "dog"):
+        write_classes(tmp_path / name, ["train", "test"])
+    with pytest.raises(
+        InvalidInputError, match=r"found the image 'cat/test/0\.png'.*below those of the splits such as"
+    ):
+        images_at(tmp_path)
 
 
 @pytest.mark.parametrize("names", [("training_set", "test_set"), ("train", "eval"), ("Train Data", "holdout-images")])
@@ -198,6 +220,72 @@ def test_a_broken_image_among_good_ones_is_named_or_skipped(tmp_path: Path) -> N
     assert "'dog/7.png'" in dataset.warnings[0]
 
 
+def test_of_many_broken_images_the_first_five_are_named_and_all_are_listed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("PPDGROW_CACHE", str(tmp_path / "cache"))
+    write_classes(tmp_path / "a")
+    for number in range(7):
+        (tmp_path / "a" / "dog" / f"{number}.png").write_bytes(b"no image")
+    dataset = images_at(tmp_path / "a", skip_broken=True)
+    for split in SPLITS:
+        dataset.images(split)
+    told = dataset.warnings
+    assert [warning.count(".png") for warning in told] == [1, 1, 1, 1, 1, 0]
+    assert all(warning.endswith("cannot be read (cannot identify image file)") for warning in told[:5])
+    (listed,) = (tmp_path / "cache").glob("skipped-*.txt")
+    assert told[5] == f"skipped 2 more files: all 7 are listed in {str(listed)!r}"
+    assert listed.read_text().count(".png' cannot be read (cannot identify image file)\n") == 7
+    (tmp_path / "no folder").write_text("")
+    monkeypatch.setenv("PPDGROW_CACHE", str(tmp_path / "no folder"))
+    assert dataset.warnings[5] == "skipped 2 more files"
+
+
+def test_a_git_lfs_pointer_is_named_as_what_it_is(tmp_path: Path) -> None:
+    write_classes(tmp_path)
+    (tmp_path / "dog" / "7.png").write_text("version https://git-lfs.github.com/spec/v1\noid sha256:0\nsize 1\n")
+    says = r"image 'dog/7\.png' cannot be read \(it is a git-lfs pointer, not the file itself: fetch it with `git lfs"
+    with pytest.raises(InvalidInputError, match=says):
+        images_at(tmp_path).describe()
+
+
+def test_a_class_without_a_training_image_is_refused(tmp_path: Path) -> None:
+    def refused(says: str, **options: Any) -> None:
+        with pytest.raises(InvalidInputError, match=says) as info:
+            images_at(tmp_path, **options).describe()
+        assert "\n" not in str(info.value)
+
+    write_classes(tmp_path / "train", ["bird", "cat", "dog"])
+    write_classes(tmp_path / "val", ["bird", "dog", "fox"], 2)
+    refused(r"the class 'fox' has no image in the training split \(found 'val/fox/0\.png', 'val/fox/1\.png'\): add")
+    shutil.rmtree(tmp_path / "val" / "fox")
+    images_at(tmp_path).describe()
+    for file in (tmp_path / "train" / "dog").iterdir():
+        damage(file)
+    refused(r"the class 'dog' has no image in the training split.*of which 20 cannot be read", skip_broken=True)
+    (tmp_path / "train" / "dog" / "new.png").write_bytes((tmp_path / "train" / "cat" / "0.png").read_bytes())
+    images_at(tmp_path, skip_broken=True).describe()
+    # Only who asks for the test split reads it.
+    write_classes(tmp_path / "test", ["unknown"], 2)
+    dataset = images_at(tmp_path, skip_broken=True)
+    dataset.describe()
+    assert dataset.classes == ("bird", "cat", "dog")
+    with pytest.raises(InvalidInputError, match="the class 'unknown' has no image in the training split"):
+        dataset.images("test")
+
+
+def test_a_class_whose_only_image_the_cut_takes_is_refused(tmp_path: Path) -> None:
+    write_classes(tmp_path)
+    keys = [by_hash(f"{name}/{number}.png") for name in ("cat", "dog") for number in range(20)]
+    first = next(number for number in range(10_000) if by_hash(f"fox/{number}.png") < min(keys))
+    last = next(number for number in range(10_000) if by_hash(f"fox/{number}.png") > max(keys))
+    image = write_image(tmp_path / "fox" / f"{first}.png")
+    images_at(tmp_path).describe()  # control: it is in train
+    image.rename(tmp_path / "fox" / f"{last}.png")
+    with pytest.raises(InvalidInputError, match=rf"the class 'fox' has no image in .*found 'fox/{last}\.png'\)"):
+        images_at(tmp_path).describe()
+
+
 def use(path: Path, options: dict[str, Any]) -> None:
     dataset = images_at(path, **options)
     dataset.input_spec(4)
@@ -224,7 +312,9 @@ def test_bad_image_folders(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> N
     write_image(tmp_path / "all" / "b" / "0.png")
     damage(tmp_path / "all" / "a" / "0.png")
     (tmp_path / "all" / "b" / "0.png").write_bytes(b"")
-    refused(tmp_path / "all", r"none of the images can be read", skip_broken=True)
+    says = r"no file could be read: the image 'a/0\.png' .*truncated\); the image 'b/0\.png' .*\(it is empty\): copy"
+    refused(tmp_path / "all", says, skip_broken=True)
+    refused(tmp_path / "all", "no file could be read", skip_broken=True, image_size=4)
     monkeypatch.setattr("os.sysconf", lambda name: 100)
     refused(tmp_path / "few", r"the images take .* GB decoded.*data\.image_size", image_size=4000)
 

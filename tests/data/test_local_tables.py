@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import csv
+import json
+import re
 from pathlib import Path
 from typing import Any
 
@@ -16,6 +19,7 @@ from ppdgrow.data.images import ImageDataset
 from ppdgrow.data.text import TextDataset
 from ppdgrow.errors import ConfigError, InvalidInputError
 
+POINTER = "version https://git-lfs.github.com/spec/v1\noid sha256:0\nsize 12345\n"
 SPLITS = ("train", "validation", "test")
 ROWS = [f"row {number}\nof text" for number in range(100)]
 
@@ -61,6 +65,7 @@ def test_a_column_of_text_by_name_by_type_and_by_choice(tmp_path: Path) -> None:
 def test_nulls_are_left_out_and_line_ends_are_newlines(tmp_path: Path) -> None:
     dataset = opened(parquet(tmp_path / "a.parquet", text=["one\r\n", None, "", "two"] * 50))
     assert whole(dataset) == "one\ntwo\n" * 50
+    assert dataset.warnings == ["left out 100 of 200 rows that have no text in 'text'"]
 
 
 def test_named_parquet_files_are_splits(tmp_path: Path) -> None:
@@ -128,8 +133,135 @@ def test_a_test_split_without_labels_stops_only_who_reads_it(tmp_path: Path, pic
     assert isinstance(dataset, ImageDataset)
     assert dataset.classes == ("0", "1")
     assert len(dataset.images("train").labels) == 18
-    with pytest.raises(InvalidInputError, match=r"the label '-1' in test does not occur in the training data"):
+    says = r"no image for the test split among 0; left out 20 of 20 rows of test whose 'label' is -1, the mark"
+    with pytest.raises(InvalidInputError, match=says):
         dataset.images("test")
+    parquet(tmp_path / "set" / "test.parquet", image=pictures, label=[0, 7] * 10)
+    says = r"class '7' has no image in the training split \(found 'test\.parquet row 1', .* and 7 more\)"
+    with pytest.raises(InvalidInputError, match=says):
+        opened(tmp_path / "set").images("test")  # type: ignore[attr-defined]
+
+
+def test_rows_without_a_label_are_left_out_and_said(tmp_path: Path, pictures: list[bytes]) -> None:
+    dataset = opened(parquet(tmp_path / "a.parquet", image=pictures, label=[0, 1, 0, -1] * 5))
+    assert isinstance(dataset, ImageDataset)
+    assert dataset.classes == ("0", "1")
+    assert sum(len(dataset.images(split).labels) for split in SPLITS) == 15
+    assert dataset.warnings == ["left out 5 of 20 rows whose 'label' is -1, the mark of no label"]
+    signed = opened(parquet(tmp_path / "b.parquet", image=pictures, label=[-1, 1] * 10))
+    assert isinstance(signed, ImageDataset)
+    assert (signed.classes, signed.warnings) == (("-1", "1"), [])
+    for name, labels in (("c", [-1] * 20), ("d", [-1, 0] * 10)):
+        with pytest.raises(InvalidInputError, match=r"found (no class|the one class '0'); left out (20|10) of 20 rows"):
+            opened(parquet(tmp_path / f"{name}.parquet", image=pictures, label=labels))
+
+
+def test_which_of_several_columns_was_taken_is_said(tmp_path: Path, pictures: list[bytes]) -> None:
+    columns = {"img": pictures, "fine_label": [0, 1] * 10, "coarse_label": [1, 0] * 10, "size": [8] * 20}
+    dataset = opened(parquet(tmp_path / "a.parquet", **columns))
+    assert dataset.warnings == [
+        "label taken from the column 'fine_label', not from 'coarse_label' (set data.label_column to choose)"
+    ]
+    assert opened(tmp_path / "a.parquet", label_column="coarse_label").warnings == []
+    texts = parquet(tmp_path / "b.parquet", text=ROWS, content=ROWS, title=["t"] * 100)
+    assert opened(texts).warnings[0].startswith("text taken from the column 'text', not from 'content'")
+    assert opened(texts, text_column="title").warnings == []
+    assert opened(parquet(tmp_path / "c.parquet", n=range(100), poem=ROWS)).warnings == [
+        "text taken from the column 'poem' (set data.text_column to choose)"
+    ]
+
+
+def test_bytes_that_are_called_text_are_text(tmp_path: Path) -> None:
+    expected = "\n".join(ROWS) + "\n"
+    encoded = [row.encode() for row in ROWS]
+    assert whole(opened(parquet(tmp_path / "a.parquet", text=encoded, label=[0, 1] * 50))) == expected
+    assert whole(opened(parquet(tmp_path / "b.parquet", raw=encoded), text_column="raw")) == expected
+    with pytest.raises(ConfigError, match=r"found images in 'raw' and no labels.*data\.text_column=NAME"):
+        opened(tmp_path / "b.parquet")
+    with pytest.raises(InvalidInputError, match=r"cannot read .*c\.parquet.*can't decode byte 0xff"):
+        whole(opened(parquet(tmp_path / "c.parquet", text=[b"\xff"] * 50)))
+
+
+def test_images_by_their_paths(tmp_path: Path, pictures: list[bytes]) -> None:
+    paths = [f"pictures/{number}.png" for number in range(20)]
+    labels = [0, 1] * 10
+    expected = opened(parquet(tmp_path / "bytes.parquet", image=pictures, label=labels))
+    structs = parquet(tmp_path / "structs.parquet", image=[{"path": path} for path in paths], label=labels)
+    empty = parquet(tmp_path / "e.parquet", image=[{"bytes": None, "path": path} for path in paths], label=labels)
+    (tmp_path / "t.csv").write_text("\n".join(["file_name,label", *map("{},{}".format, paths, labels)]))
+    rows = (json.dumps({"image": path, "label": label}) + "\n" for path, label in zip(paths, labels, strict=True))
+    (tmp_path / "t.jsonl").write_text("".join(rows))
+    for path in (structs, empty, tmp_path / "t.csv", tmp_path / "t.jsonl"):
+        dataset = opened(path)
+        assert isinstance(dataset, ImageDataset)
+        assert isinstance(expected, ImageDataset)
+        assert dataset.classes == ("0", "1")
+        found = sum(int(dataset.images(split).pixels.sum()) for split in SPLITS)
+        assert found == sum(int(expected.images(split).pixels.sum()) for split in SPLITS)
+    (tmp_path / "pictures" / "3.png").unlink()
+    says = r"row 3' cannot be read \(the row has only the path 'pictures/3\.png', and no file is there\)"
+    with pytest.raises(InvalidInputError, match=says):
+        opened(structs).describe()
+
+
+@pytest.mark.parametrize("suffix", ["csv", "tsv", "jsonl", "ndjson"])
+def test_columns_of_rows_as_text(tmp_path: Path, suffix: str) -> None:
+    rows = ["plain", 'with "quotes", and\nlines', "\u00fcber; alles", "x" * 2_000_000]
+    file = tmp_path / f"t.{suffix}"
+    if suffix in ("csv", "tsv"):
+        with file.open("w", newline="") as opened_file:
+            writer = csv.writer(opened_file, delimiter="," if suffix == "csv" else "\t")
+            writer.writerows([("id", "text"), *enumerate(rows)])
+    else:
+        lines = (json.dumps({"id": n, "text": row, "meta": {"path": "a.py"}}) + "\n" for n, row in enumerate(rows))
+        file.write_text("".join(lines))
+    dataset = opened(file)
+    assert whole(dataset) == "\n".join(rows) + "\n"
+    assert dataset.warnings == []
+    assert "encoding" in dataset.keys
+    file.write_bytes(b"\xff\xfe" + file.read_text().encode("utf-16-le"))
+    assert whole(opened(file, encoding="utf-16")) == "\n".join(rows) + "\n"
+    with pytest.raises(InvalidInputError, match=r"not utf-8 text.*data\.encoding=utf-16"):
+        opened(file)
+
+
+def test_named_files_of_rows_are_splits_and_what_else_lies_there_is_said(tmp_path: Path) -> None:
+    for name, text in (("train", "a"), ("valid", "b"), ("test", "c")):
+        (tmp_path / f"{name}.csv").write_text("label;text\n" + f"1;{text}\n" * 40)
+    for name in ("README.md", "notes.txt"):
+        (tmp_path / name).write_text("about")
+    dataset = opened(tmp_path)
+    assert isinstance(dataset, TextDataset)
+    assert [dataset.read(split) for split in SPLITS] == [b"a\n" * 40, b"b\n" * 40, b"c\n" * 40]
+    assert dataset.warnings == ["left out what is no table of that kind: 'notes.txt'"]
+    (tmp_path / "valid.csv").unlink()
+    (tmp_path / "train.csv").rename(tmp_path / "rows.csv")
+    with pytest.raises(InvalidInputError, match=r"found 'rows\.csv' beside what is named for test"):
+        opened(tmp_path)
+
+
+@pytest.mark.parametrize(
+    ("name", "content", "says"),
+    [
+        ("a.csv", "", "Empty CSV file"),
+        ("a.jsonl", "", "Empty JSON file"),
+        ("a.csv", "a,text\n1,2\n1,2,3\n", "Row #3: Expected 2 columns, got 3"),
+        ("a.jsonl", '{"text": "a"}\n{"text"', "JSON parse error: Missing a colon"),
+        ("a.jsonl", '[{"text": "a"}]\n', "changed from object to array"),
+        ("a.csv", "text,text\na,b\n", "two columns have one name"),
+        ("a.csv", "verse,prose\nx,y\n", "columns 'verse (string)', 'prose (string)', of which none is clearly"),
+        ("a.csv", POINTER, "a.csv' is a git-lfs pointer, not the file itself: fetch it with `git lfs pull`"),
+        ("a.jsonl", POINTER, "a.jsonl' is a git-lfs pointer"),
+        ("a.parquet", POINTER, "a.parquet' is a git-lfs pointer"),
+        ("dataset_info.json", POINTER, "dataset_info.json' is a git-lfs pointer"),
+        ("a.csv", "a\0b,c\n1,2\n", "is binary"),
+    ],
+)
+def test_bad_rows(tmp_path: Path, name: str, content: str, says: str) -> None:
+    (tmp_path / name).write_text(content)
+    with pytest.raises((InvalidInputError, ConfigError), match=re.escape(says)) as info:
+        opened(tmp_path)
+    assert "\n" not in str(info.value)
 
 
 def test_odd_columns(tmp_path: Path, pictures: list[bytes]) -> None:

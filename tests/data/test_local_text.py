@@ -146,7 +146,8 @@ def test_runs_of_the_program_below_the_data_are_no_data(tmp_path: Path) -> None:
 
 def test_rows_of_a_table_as_text_are_said(tmp_path: Path) -> None:
     written(tmp_path / "a.jsonl", '{"text": "x"}\n' * 100)
-    assert text_at(tmp_path).warnings[0].startswith("'a.jsonl' read as plain text")
+    written(tmp_path / "a.txt", LINES)
+    assert text_at(tmp_path).warnings[0].startswith("'a.jsonl' read as plain text, names of columns and all: name one")
     assert text_at(written(tmp_path / "b" / "b.txt", LINES)).warnings == []
 
 
@@ -172,6 +173,9 @@ def test_a_folder_of_code_has_no_splits_by_accident(tmp_path: Path) -> None:
     dataset = text_at(tmp_path)
     whole = b"".join(dataset.read(split) for split in ("train", "validation", "test")).decode()
     assert whole == "\n".join(f"# {name}\n" * 200 for name in sorted(names, key=by_hash))
+    assert dataset.warnings == []
+    written(tmp_path / "test.py", "# test\n" * 200)
+    assert text_at(tmp_path).warnings == ["'test.py' is named for a split, and read like the others, which are not"]
 
 
 def test_identity_follows_the_content_and_not_the_place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -224,7 +228,7 @@ def test_a_binary_file_among_text_is_named_or_skipped(tmp_path: Path) -> None:
     dataset = text_at(tmp_path, skip_broken=True)
     dataset.describe()
     assert len(dataset.warnings) == 1
-    assert "skipped data: " in dataset.warnings[0]
+    assert "skipped: data: " in dataset.warnings[0]
     assert "logo [1].ico" in dataset.warnings[0]
 
 
@@ -254,7 +258,17 @@ def test_bad_text(tmp_path: Path) -> None:
     refused(tmp_path / "gone", r"does not exist")
     (tmp_path / "empty").mkdir()
     refused(tmp_path / "empty", r"holds no files")
-    refused(written(tmp_path / "e.txt", b""), r"found 0 tokens, expected at least 17")
+    refused(written(tmp_path / "e.txt", b""), r"no file could be read: 'e\.txt' is empty; use other data")
+    written(tmp_path / "m" / "e.txt", b"")
+    says = r"no file could be read: '.*bin' is binary, expected text.*; 'e\.txt' is empty; use other data"
+    refused(written(tmp_path / "m" / "a.bin", BINARY).parent, says, skip_broken=True)
+    written(tmp_path / "m" / "s.txt", b"short")
+    refused(tmp_path / "m", r"found \d tokens beside 1 skipped files, expected at least 17", skip_broken=True)
+    for split in ("train", "valid"):
+        written(tmp_path / "v" / split / "a.txt", LINES if split == "train" else b"")
+    refused(tmp_path / "v", r"no file of validation could be read: 'valid/a\.txt' is empty")
+    pointer = "version https://git-lfs.github.com/spec/v1\noid sha256:0\nsize 1\n"
+    refused(written(tmp_path / "p.txt", pointer), r"'.*p\.txt' is a git-lfs pointer.*`git lfs pull`")
     refused(written(tmp_path / "s.txt", b"short"), r"at least 17 for one sequence: lower data\.sequence_length")
     refused(written(tmp_path / "bin", BINARY), r"'.*bin' is binary")
     refused(written(tmp_path / "l.txt", LINES.encode("cp1252")), r"not utf-8 text \(byte 0xfc.*data\.encoding=cp1252")

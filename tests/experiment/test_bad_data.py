@@ -15,6 +15,7 @@ from test_bad_input import tree
 
 TEXT = "line of some text\n" * 300
 BINARY = bytes(range(256)) * 9
+POINTER = "version https://git-lfs.github.com/spec/v1\noid sha256:0\nsize 1\n"
 
 
 def text(name: str, content: str | bytes = TEXT) -> Callable[[], None]:
@@ -55,7 +56,34 @@ def cut() -> None:
 CASES: dict[str, tuple[Callable[[], object], str, int, str]] = {
     "missing": (lambda: None, "gone/x", 4, "'gone/x' does not exist: expected the path of text"),
     "mistyped": (lambda: None, "cifar1O", 2, "did you mean 'cifar10'?"),
-    "empty file": (text("e.txt", ""), "e.txt", 4, "found 0 tokens, expected at least 17"),
+    "empty file": (text("e.txt", ""), "e.txt", 4, "no file could be read: 'e.txt' is empty"),
+    "pointer as text": (text("p.txt", POINTER), "p.txt", 4, "'p.txt' is a git-lfs pointer, not the file itself: fetch"),
+    "pointer as parquet": (text("p.parquet", POINTER), "p.parquet", 4, "'p.parquet' is a git-lfs pointer"),
+    "pointer as an image": (
+        several(images(), text("pets/cat/7.png", POINTER)),
+        "pets",
+        4,
+        "the image 'cat/7.png' cannot be read (it is a git-lfs pointer, not the file itself: fetch it with",
+    ),
+    "no image at all": (
+        several(images(), text("pets/cat/7.png", BINARY)),
+        "pets",
+        4,
+        "the image 'cat/7.png' cannot be read (cannot identify image file): replace it",
+    ),
+    "a split beside classes": (
+        images(("cat", "dog", "test")),
+        "pets",
+        4,
+        "found 'cat/0.png', 'cat/1.png', 'cat/10.png' and 37 more beside what is named for test: name each",
+    ),
+    "no training image": (
+        images(("train/cat", "train/dog", "val/cat", "val/fox")),
+        "pets",
+        4,
+        "the class 'fox' has no image in the training split (found 'val/fox/0.png', ",
+    ),
+    "rows of another length": (text("t.csv", "id,text\n1,a\n2\n"), "t.csv", 4, "Row #3: Expected 2 columns, got 1"),
     "too short": (text("s.txt", "hi"), "s.txt", 4, "found 2 tokens, expected at least 17 for one sequence"),
     "short validation": (
         text("s.txt", "x\n" * 60),
@@ -126,6 +154,15 @@ def test_bad_data(ppdgrow: Command, name: str) -> None:
     assert failed.stdout == ""
     assert name == "a pipe" or tree() == before
     assert not Path("o").exists()
+
+
+def test_when_all_files_are_skipped_each_is_named(ppdgrow: Command) -> None:
+    several(text("d/a.bin", BINARY), text("d/b.txt", ""), text("d/c.txt", "caf\u00e9\n".encode("latin-1")))()
+    failed = ppdgrow("train --steps 3 --layers 1 --out o --data d -o data.skip_broken=true", *TINY, code=4)
+    assert failed.stderr.count("\n") == 1
+    assert "no file could be read: " in failed.stderr
+    assert all(part in failed.stderr for part in ("'d/a.bin' is binary", "'b.txt' is empty", "'d/c.txt' is not utf-8"))
+    assert "sequence_length" not in failed.stderr
 
 
 def test_read_only_data_is_read(ppdgrow: Command) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import shutil
 from pathlib import Path
 
@@ -184,6 +185,28 @@ def test_broken_images_are_warned_of_once_each(ppdgrow: Command) -> None:
     warned = ppdgrow(line, "-o", "data.skip_broken=true", *SMALL_IMAGES)
     assert warned.stderr.count("warning: skipped") == 2
     assert "pets: 3" in warned.stderr
+
+
+def test_of_many_skipped_files_a_few_are_named(ppdgrow: Command) -> None:
+    path = corpus("words")
+    for number in range(40):
+        (path / f"{number}.bin").write_bytes(bytes(range(256)))
+    told = ppdgrow("train --layers 1 --steps 1 --data words --out s -o data.skip_broken=true", *TINY).stderr
+    assert told.count("warning: skipped") == 6
+    listed = re.search(r"skipped 35 more files: all 40 are listed in '(.*)'", " ".join(told.split()))
+    assert listed
+    assert Path(listed[1]).read_text().count("is binary") == 40
+
+
+@pytest.mark.parametrize("suffix", ["csv", "jsonl"])
+def test_a_column_of_rows_is_trained_and_resumed(ppdgrow: Command, suffix: str) -> None:
+    rows = {"csv": "id,text\n" + "1,some text\n" * 600, "jsonl": '{"id": 1, "text": "some text"}\n' * 600}
+    Path(f"t.{suffix}").write_text(rows[suffix])
+    line = f"train --layers 1 --steps 2 --no-decay --data t.{suffix} --out s"
+    told = ppdgrow(line, *TINY).stderr
+    assert "5.4 k train, 300 validation tokens" in told
+    assert "warning" not in told
+    assert "warning" not in ppdgrow("train s --steps 1 --out t").stderr
 
 
 def test_what_does_nothing_is_said_once(ppdgrow: Command) -> None:

@@ -6,7 +6,7 @@ Shapes: N images, C channels, H height, W width.
 from __future__ import annotations
 
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Sequence, Set
 from functools import cached_property
 from pathlib import Path
 from typing import TypeVar
@@ -18,13 +18,15 @@ from ppdgrow.config.schema import DataConfig
 from ppdgrow.data.dataset import Dataset, Split
 from ppdgrow.data.decoding import decode, size_of
 from ppdgrow.data.images import ImageDataset, LabelledImages
+from ppdgrow.data.local.columns import ImageColumn, TextColumn, image_columns, text_column
 from ppdgrow.data.local.files import find, survey
 from ppdgrow.data.local.folders import SKIP, ImageFolder, TextFiles
 from ppdgrow.data.local.source import ImageSource, Sample, TextSource
-from ppdgrow.data.local.splitting import Piece, by_hash, pieces
-from ppdgrow.data.local.tables import ImageColumn, TextColumn, image_columns, open_parquet, open_saved, text_column
+from ppdgrow.data.local.splitting import Piece, by_hash, few, pieces
+from ppdgrow.data.local.tables import open_tables
 from ppdgrow.data.text import TextDataset
-from ppdgrow.errors import InvalidInputError
+from ppdgrow.data.token_cache import few_lines
+from ppdgrow.errors import InvalidInputError, first_line
 
 TEXT_SHARE = 0.05
 IMAGE_SHARE = 0.1
@@ -33,7 +35,7 @@ Result = TypeVar("Result")
 
 
 def open_source(config: DataConfig) -> TextSource | ImageSource:
-    """What lies at `data.name`; lists files and reads schemas, no data.
+    """What lies at `data.name`; lists files and reads schemas, of CSV and JSON lines a file, and labels.
 
     Raises:
         InvalidInputError: nothing, or nothing usable, lies there.
@@ -44,7 +46,7 @@ def open_source(config: DataConfig) -> TextSource | ImageSource:
         return TextFiles(files, config)
     if files.kind == "images":
         return ImageFolder(files)
-    tables = open_parquet(files) if files.kind == "parquet" else open_saved(files)
+    tables = open_tables(files, config)
     columns = image_columns(tables, config)
     return TextColumn(tables, text_column(tables, config)) if columns is None else ImageColumn(tables, *columns)
 
@@ -58,23 +60,19 @@ class LocalText(TextDataset):
         super().__init__(config, task, tokenizer_json)
         self.name = name_of(config)
         self._source = source
-        self.warnings += source.notes
+        self.notes, self.skipped = source.notes, source.skipped
         self._texts: dict[Split | None, bytes] = {}
 
     @property
     def keys(self) -> tuple[str, ...]:
         """Of text files, or of a column of text."""
-        own = ("encoding", "skip_broken") if isinstance(self._source, TextFiles) else ("text_column",)
-        return (*super().keys, *own)
+        return (*super().keys, *self._source.keys)
 
     def read(self, split: Split) -> bytes:
         """The named part, or the share of one, cut at line ends."""
         piece = _piece(self._source, split, TEXT_SHARE, self.config)
         if piece.part not in self._texts:
-            told = set(self._source.skipped)
             self._texts[piece.part] = self._source.text(piece.part).encode()
-            skipped = self._source.skipped.items()
-            self.warnings += [f"skipped {reason}" for name, reason in skipped if name not in told]
         whole = self._texts[piece.part]
         return whole if piece.whole else whole[_line_end(whole, piece.start) : _line_end(whole, piece.stop)]
 
@@ -103,20 +101,19 @@ class LocalImages(ImageDataset):
         super().__init__(config, task, tokenizer_json)
         self.name = name_of(config)
         self._source = source
-        self.warnings += source.notes
-        self._broken: set[str] = set()
+        self.notes = source.notes
         self.classes = source.classes
         if len(self.classes) < 2:
+            found = f"the one class {self.classes[0]!r}" if self.classes else "no class"
             raise InvalidInputError(
-                f"data {config.name!r}: found the one class {self.classes[0]!r}, expected at least two: add images of "
-                "another class"
+                f"data {config.name!r}: found {'; '.join([found, *self.notes])}, expected at least two classes: add "
+                "images of another class"
             )
 
     @property
     def keys(self) -> tuple[str, ...]:
         """Of image files, or of columns of images and labels."""
-        columns = ("image_column", "label_column") if isinstance(self._source, ImageColumn) else ()
-        return (*super().keys, "image_size", "skip_broken", *columns)
+        return (*super().keys, "image_size", "skip_broken", *self._source.keys)
 
     @cached_property
     def image_size(self) -> tuple[int, int, int]:
@@ -135,33 +132,64 @@ class LocalImages(ImageDataset):
             if len(sizes) > 1:
                 return 3, MIXED_SIZE, MIXED_SIZE
         if not sizes:
-            raise InvalidInputError(f"data {self.config.name!r}: none of the images can be read: copy them again")
+            raise self._none_readable()
         return 3, *sizes.pop()
 
     def read(self, split: Split) -> LabelledImages:
         """The named part, or the share of one in an order that is as good as random; only this is decoded."""
+        chosen, samples = self._chosen(split)
+        if not chosen:
+            found = "; ".join([f"no image for the {split} split among {len(samples)}", *self.notes])
+            raise InvalidInputError(
+                f"data {self.config.name!r}: found {found}, expected at least one: add images, or make folders train, "
+                "validation and test"
+            )
+        _, height, width = self.image_size
+        self._check_memory(len(chosen) * 3 * height * width)
+        number = {name: index for index, name in enumerate(self.classes)}
+        images, labels = [], []
+        if split != "train":
+            self._refuse_untrained(chosen, {sample.label for sample in self._chosen("train")[0]})
+        for sample in chosen:
+            pixels = self._attempt(sample, lambda sample: decode(sample.read(), (height, width)))
+            if pixels is not None:
+                images.append(pixels)
+                labels.append(sample.label)
+        if not images:
+            raise self._none_readable()
+        if split == "train":
+            self._refuse_untrained(samples, set(labels))
+            unused = [name for name in self.classes if name not in set(labels)]
+            self.notes += [f"no image has the class {few(unused)}, which the table names"] if unused else []
+        classes = torch.tensor([number[label] for label in labels], dtype=torch.int64)
+        return LabelledImages(torch.stack(images), classes)
+
+    def _chosen(self, split: Split) -> tuple[list[Sample], list[Sample]]:
+        """The images of a split, and those of the part that it is cut from."""
         piece = _piece(self._source, split, IMAGE_SHARE, self.config)
         samples = list(self._source.samples(piece.part))
         if not piece.whole:
             place = find(self.config)
             own = place.name if place.is_file() else ""  # a file that is renamed is cut as before
             samples.sort(key=lambda sample: by_hash(sample.name.removeprefix(own)))
-        chosen = [samples[index] for index in piece.of(len(samples))]
-        _, height, width = self.image_size
-        self._check_memory(len(chosen) * 3 * height * width)
-        number = {name: index for index, name in enumerate(self.classes)}
-        images, labels = [], []
-        for sample in chosen:
-            pixels = self._attempt(sample, lambda sample: decode(sample.read(), (height, width)))
-            if pixels is not None:
-                images.append(pixels)
-                labels.append(number[sample.label])
-        if not images:
+        return [samples[index] for index in piece.of(len(samples))], samples
+
+    def _refuse_untrained(self, samples: Sequence[Sample], trained: Set[str]) -> None:
+        """A class that is judged but never trained makes every figure wrong."""
+        lost = [sample for sample in samples if sample.label not in trained]
+        if lost:
+            of_class = [sample.name for sample in lost if sample.label == lost[0].label]
+            skipped = sum(name in self.skipped for name in of_class)
             raise InvalidInputError(
-                f"data {self.config.name!r}: found no image for the {split} split among {len(samples)}, expected at "
-                "least one: add images, or make folders train, validation and test"
+                f"data {self.config.name!r}: the class {lost[0].label!r} has no image in the training split (found "
+                f"{few(of_class)}{f', of which {skipped} cannot be read' if skipped else ''}): add images of it there, "
+                "or take the class out"
             )
-        return LabelledImages(torch.stack(images), torch.tensor(labels, dtype=torch.int64))
+
+    def _none_readable(self) -> InvalidInputError:
+        where = f"data {self.config.name!r}: "
+        reasons = few_lines([reason.removeprefix(where) for reason in self.skipped.values()])
+        return InvalidInputError(f"{where}no file could be read: {'; '.join(reasons)}: copy them again")
 
     def _check_memory(self, needed: int) -> None:
         available = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
@@ -176,13 +204,10 @@ class LocalImages(ImageDataset):
         try:
             return work(sample)
         except Exception as error:  # decoders raise whatever they like
-            reason = " ".join(str(error).split()) or type(error).__name__
-            message = f"data {self.config.name!r}: the image {sample.name!r} cannot be read ({reason})"
+            message = f"data {self.config.name!r}: the image {sample.name!r} cannot be read ({first_line(error)})"
             if not self.config.skip_broken:
                 raise InvalidInputError(f"{message}: replace it, {SKIP}") from None
-            if sample.name not in self._broken:
-                self._broken.add(sample.name)
-                self.warnings.append(f"skipped: {message}")
+            self.skipped[sample.name] = message
             return None
 
 

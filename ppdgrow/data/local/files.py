@@ -9,17 +9,18 @@ from typing import Literal
 
 from ppdgrow.config.schema import DataConfig
 from ppdgrow.data.dataset import Split
-from ppdgrow.data.local.splitting import split_of_name
+from ppdgrow.data.local.splitting import few, is_about, split_of_name
 from ppdgrow.data.location import DATA_VARIABLE, data_directory
 from ppdgrow.errors import InvalidInputError
 
-Kind = Literal["text", "images", "parquet", "saved"]
+Kind = Literal["text", "images", "parquet", "rows", "saved"]
 
 # Also those that Pillow may not read: they are named then, not passed over.
 IMAGES = frozenset(
     (".png", ".jpg", ".jpeg", ".jfif", ".bmp", ".gif", ".webp", ".tif", ".tiff", ".ppm", ".pgm", ".pbm", ".tga", ".jp2")
 ) | {".heic", ".heif", ".avif"}
 PARQUET = ".parquet"
+ROWS = (".csv", ".tsv", ".jsonl", ".ndjson")
 SAVED = ("dataset_dict.json", "dataset_info.json", "state.json")  # what `save_to_disk` leaves at the top
 _RUN = ("recipe.yaml", "growth.jsonl")
 _SKIPPED_FOLDERS = frozenset(["__pycache__", "__MACOSX"])
@@ -68,7 +69,7 @@ def find(config: DataConfig) -> Path:
     if found is None:
         looked = "" if folder is None else f" (nor below {str(folder)!r})"
         raise InvalidInputError(
-            f"data.name: {config.name!r} does not exist{looked}: expected the path of text, parquet, an image folder "
+            f"data.name: {config.name!r} does not exist{looked}: expected the path of text, a table, an image folder "
             f"or a saved data set, here or below --data-dir or {DATA_VARIABLE}"
         )
     return found
@@ -89,22 +90,31 @@ def survey(path: Path) -> Files:
     names = _walk(path)
     if not names:
         raise InvalidInputError(
-            f"data {str(path)!r} holds no files: expected text, parquet files, or images in folders"
+            f"data {str(path)!r} holds no files: expected text, tables (parquet, CSV, JSON lines), or images in folders"
         )
     by_kind: dict[Kind, list[str]] = {}
     for name in names:
         by_kind.setdefault(_kind_of(name), []).append(name)
-    kind = max(by_kind, key=lambda known: (known == "parquet", len(by_kind[known]), known == "text"))
+    data = {kind: [name for name in of_kind if not is_about(name)] for kind, of_kind in by_kind.items()}
+    kind = max(data, key=lambda known: (known == "parquet", len(data[known]), known == "text"))
     chosen = by_kind[kind]
     if kind == "text":  # what else lies there is refused by name, or skipped, when it is read
         return Files(path, kind, tuple(names))
     return Files(path, kind, tuple(chosen), tuple(name for name in names if name not in set(chosen)))
 
 
+def left_out(files: Files, what: str) -> list[str]:
+    """A note that names the files of another kind, if they are no words about the data."""
+    others = [name for name in files.others if not is_about(name)]
+    return [f"left out what is no {what}: {few(others)}"] if others else []
+
+
 def _kind_of(name: str) -> Kind:
     suffix = Path(name).suffix.lower()
     if suffix == PARQUET:
         return "parquet"
+    if suffix in ROWS:
+        return "rows"
     return "images" if suffix in IMAGES else "text"
 
 

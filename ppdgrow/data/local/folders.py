@@ -4,30 +4,39 @@ from __future__ import annotations
 
 from pathlib import Path
 
+from ppdgrow.atomic import LFS_POINTER, is_lfs_pointer
 from ppdgrow.config.schema import DataConfig
 from ppdgrow.data.dataset import Split
-from ppdgrow.data.local.files import Files
+from ppdgrow.data.local.files import ROWS, Files, left_out
 from ppdgrow.data.local.source import ImageSource, Sample, TextSource
-from ppdgrow.data.local.splitting import by_hash, few, is_about, parts_of, split_of_name
+from ppdgrow.data.local.splitting import by_hash, few, is_about, parts_of, split_of_name, training_part
+from ppdgrow.data.token_cache import few_lines
 from ppdgrow.errors import InvalidInputError
 
-_ROWS = frozenset([".csv", ".tsv", ".json", ".jsonl", ".ndjson"])
 SKIP = "or set data.skip_broken to go on without such files"
 
 
 class TextFiles(TextSource):
     """One text file, or all below a folder. Where splits are cut, files come in an order that is as good as random."""
 
+    keys = ("encoding", "skip_broken")
+
     def __init__(self, files: Files, config: DataConfig) -> None:
         self._files, self._config = files, config
         # Among others, a file in a folder of no split says nothing by its own name: it may be code, like src/train.py.
         all_named = all(files.split_of(name) or is_about(name) for name in files.names)
         split_of = files.split_of if all_named else _split_of_text
-        self.parts = parts_of(files.names, split_of, str(files.root))
-        self.skipped = {}
-        rows = [name for name in files.names if Path(name).suffix.lower() in _ROWS]
+        self.parts = parts_of(files.names, split_of, str(files.root), lone=True)
+        self.skipped, self.notes = {}, []
+        rows = [name for name in files.names if Path(name).suffix.lower() in (*ROWS, ".json")]
         if rows:
-            self.notes = [f"{few(rows)} read as plain text, names of columns and all: save one as parquet for a column"]
+            self.notes.append(
+                f"{few(rows)} read as plain text, names of columns and all: name one {', '.join(ROWS)} or parquet file "
+                "itself to read a column of it"
+            )
+        named = [name for name in files.names if split_of(name)]
+        if None in self.parts and 0 < len(named) < len(files.names):
+            self.notes.append(f"{few(named)} is named for a split, and read like the others, which are not")
 
     def text(self, part: Split | None) -> str:
         """All files of the part, joined by newlines."""
@@ -40,6 +49,13 @@ class TextFiles(TextSource):
                 if not self._config.skip_broken:
                     raise InvalidInputError(f"{error}{'' if len(self._files.names) == 1 else f', {SKIP}'}") from None
                 self.skipped[name] = str(error)
+        if not any(texts):
+            reasons = [self.skipped.get(name, f"{name!r} is empty").removeprefix("data: ") for name in names]
+            of_part = f" of {part}" if part else ""
+            raise InvalidInputError(
+                f"data {self._config.name!r}: no file{of_part} could be read: {'; '.join(few_lines(reasons))}; "
+                "use other data"
+            )
         return "\n".join(texts)
 
 
@@ -61,6 +77,8 @@ def read_text(path: Path, encoding: str) -> str:
             f"data: cannot read {str(path)!r} ({error.strerror or error}): make it readable, or name other data"
         ) from None
     where = f"data: {str(path)!r}"
+    if is_lfs_pointer(raw):
+        raise InvalidInputError(f"{where} is {LFS_POINTER}")
     try:
         text = raw.decode(encoding)
         text.encode()  # half a character (a lone surrogate) is none
@@ -86,19 +104,19 @@ class ImageFolder(ImageSource):
         self._files = files
         self.parts = parts_of(files.names, _split_of_image, str(files.root))
         level = 1 if all(map(_split_of_image, files.names)) else 0  # of the folder that names the class
-        flat = level == 0 and all(split_of_name(name.partition("/")[0], folder=True) for name in files.names)
         self._labels = {}
         for name in (name for names in self.parts.values() for name in names):
             folders = name.split("/")[:-1]
-            if flat or not folders:
+            below = [folder for folder in folders[level + 1 :] if split_of_name(folder, folder=True)]
+            if len(folders) <= level or below:
                 raise InvalidInputError(
                     f"data {str(files.root)!r}: found the image {name!r}, expected CLASS/IMAGE or train/CLASS/IMAGE: "
                     "sort the images into folders that are called like their classes"
+                    + (f", below those of the splits such as {below[0]!r}" if below else "")
                 )
             self._labels[name] = folders[level]
-        self.classes = tuple(sorted(set(self._labels.values())))
-        others = [name for name in files.others if not is_about(name)]
-        self.notes = [f"left out what is no image: {few(others)}"] if others else []
+        self.classes = tuple(sorted({self._labels[name] for name in self.parts[training_part(self.parts)]}))
+        self.notes, self.keys = left_out(files, "image"), ()
 
     def samples(self, part: Split | None) -> list[Sample]:
         """The files of the part in the order of their names."""
@@ -106,6 +124,6 @@ class ImageFolder(ImageSource):
 
 
 def _split_of_image(name: str) -> Split | None:
-    """By the first folder, if the class is named by another below it: there may be a class of trains."""
-    folders = name.split("/")[:-1]
-    return split_of_name(folders[0], folder=True) if len(folders) > 1 else None
+    """By the first folder: a class of trains lies below one that is called train."""
+    first, _, rest = name.partition("/")
+    return split_of_name(first, folder=True) if rest else None

@@ -24,12 +24,14 @@ class TextSource(ABC):
 
     Attributes:
         parts: names by the split that they are named for.
-        notes: what a user should know of what was found.
+        notes: what a user should know of what was found so far.
+        keys: of the recipe's `data` that are of use.
         skipped: what was left out under `data.skip_broken`, by name, with the reason.
     """
 
     parts: Parts
-    notes: Sequence[str] = ()
+    notes: list[str]
+    keys: tuple[str, ...]
     skipped: dict[str, str]
 
     @abstractmethod
@@ -46,13 +48,15 @@ class ImageSource(ABC):
 
     Attributes:
         parts: names by the split that they are named for.
-        classes: names of all classes, in the order of their numbers.
-        notes: what a user should know of what was found.
+        classes: names of all classes of the training data, in the order of their numbers.
+        notes: what a user should know of what was found so far.
+        keys: of the recipe's `data` that are of use.
     """
 
     parts: Parts
     classes: tuple[str, ...]
-    notes: Sequence[str] = ()
+    notes: list[str]
+    keys: tuple[str, ...]
 
     @abstractmethod
     def samples(self, part: Split | None) -> Sequence[Sample]:

@@ -59,13 +59,14 @@ def is_about(name: str) -> bool:
     return _ABOUT.match(name.rpartition("/")[2]) is not None
 
 
-def parts_of(names: Sequence[str], split_of: Callable[[str], Split | None], where: str) -> Parts:
+def parts_of(names: Sequence[str], split_of: Callable[[str], Split | None], where: str, *, lone: bool = False) -> Parts:
     """Names by the split that each is named for; all under None where none is named, or all for one split.
 
     Args:
         names: of files or tables.
         split_of: the split that one is named for.
         where: the path, for messages.
+        lone: whether what is named for validation or test alone, beside others, is one of them (as the tests of code).
 
     Raises:
         InvalidInputError: some are named for splits and others are not, or none is for train.
@@ -77,9 +78,9 @@ def parts_of(names: Sequence[str], split_of: Callable[[str], Split | None], wher
     if not parts or (len(parts) == 1 and not rest):
         return {None: list(names)}
     called = ", ".join(sorted(map(str, parts)))
-    if "train" not in parts:
-        if len(parts) == 1:
-            return {None: list(names)}
+    if "train" not in parts and len(parts) == 1 and lone:
+        return {None: list(names)}
+    if "train" not in parts and len(parts) > 1:
         raise InvalidInputError(f"data {where!r}: found the splits {called} and none that is called train: add it")
     if rest:
         raise InvalidInputError(
@@ -106,6 +107,11 @@ def pieces(parts: Parts, share: float) -> dict[Split, Piece]:
     if "validation" not in parts:
         found |= {"train": Piece("train", 0.0, 1.0 - share), "validation": Piece("train", 1.0 - share, 1.0)}
     return found
+
+
+def training_part(parts: Parts) -> Split | None:
+    """The part that training data comes from: what is named for it, else everything."""
+    return "train" if "train" in parts else None
 
 
 def few(names: Sequence[str]) -> str:

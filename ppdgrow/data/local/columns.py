@@ -1,0 +1,305 @@
+"""Columns of tables as text or as labelled images: named by the recipe, else guessed from names and types."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Sequence
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+from ppdgrow.config.schema import DataConfig
+from ppdgrow.data.dataset import Split
+from ppdgrow.data.local.files import IMAGES
+from ppdgrow.data.local.source import ImageSource, Sample, TextSource
+from ppdgrow.data.local.splitting import few, training_part
+from ppdgrow.data.local.tables import Tables
+from ppdgrow.data.location import reading
+from ppdgrow.errors import ConfigError, InvalidInputError
+
+TEXT_NAMES = ("text", "content", "document", "article", "story", "sentence", "code")
+IMAGE_NAMES = ("image", "img", "picture", "photo")
+PATH_NAMES = (*IMAGE_NAMES, "file_name", "filename", "image_path", "path", "file")
+LABEL_NAMES = ("label", "labels", "class", "target", "fine_label", "category")
+NO_LABEL = (-1, "-1")  # as test splits on the hub have it
+
+
+class TextColumn(TextSource):
+    """A column of text; each row is a document, nulls are left out."""
+
+    def __init__(self, tables: Tables, column: str) -> None:
+        self._tables, self._column = tables, column
+        self.parts, self.notes, self.skipped = tables.parts, tables.notes, {}
+        self.keys = ("text_column", *tables.keys)
+
+    def text(self, part: Split | None) -> str:
+        """All rows of the part in their order, each with a newline at its end."""
+        documents, count = [], 0
+        for name, values in self._tables.column(part, self._column):
+            with reading("data", Path(self._tables.where) / name):
+                rows = [row.decode() if isinstance(row, bytes) else row for row in values.to_pylist()]
+            documents += [row for row in rows if row]
+            count += len(rows)
+        if not documents:
+            raise InvalidInputError(
+                f"data {self._tables.where!r}: found {count} rows and no text in the column {self._column!r}: use "
+                "other data, or name another column with -o data.text_column=NAME"
+            )
+        if len(documents) < count:
+            of_part = f" of {part}" if part else ""
+            self.notes.append(
+                f"left out {count - len(documents):,} of {count:,} rows{of_part} that have no text in {self._column!r}"
+            )
+        return "".join(row if row.endswith("\n") else f"{row}\n" for row in documents).replace("\r\n", "\n")
+
+
+class ImageColumn(ImageSource):
+    """A column of encoded images, or of their paths, and one of labels. The classes are those of the training data."""
+
+    def __init__(self, tables: Tables, image: str, label: str) -> None:
+        self._tables, self._image, self._label = tables, image, label
+        self.parts, self.notes = tables.parts, tables.notes
+        self.keys = ("image_column", "label_column", *tables.keys)
+        self._names = {name: _class_names(tables.schema_of(name), label) for name in tables.names}
+        if len({names is None for names in self._names.values()}) > 1:
+            raise InvalidInputError(
+                f"data {tables.where!r}: some tables name the classes of {label!r} and others do not, so that their "
+                "numbers may mean different classes: save them all in one way"
+            )
+        self._known: dict[Split | None, list[str | None]] = {}
+        training = training_part(self.parts)
+        listed = dict.fromkeys(name for names in self._names.values() for name in names or ())
+        # With 1 alone, -1 is a class.
+        self._signed = not listed and {str(v) for _, rows in self._rows(training) for v in rows} == {"-1", "1"}
+        found = {label for label in self._labels(training) if label is not None}
+        self.classes = tuple(listed or sorted(found, key=_by_number))
+
+    def samples(self, part: Split | None) -> list[Sample]:
+        """The rows of the part in their order, without those that have no label."""
+        labels = iter(self._labels(part))
+        return [
+            Sample(_row(name, number), label, partial(_encoded, values, number, self._tables.root))
+            for name, values in self._tables.column(part, self._image)
+            for number, label in zip(range(len(values)), labels, strict=False)
+            if label is not None
+        ]
+
+    def _labels(self, part: Split | None) -> list[str | None]:
+        if part not in self._known:
+            found = [self._class_of(value, name, i) for name, rows in self._rows(part) for i, value in enumerate(rows)]
+            self._known[part] = found
+            if None in found:
+                of_part = f" of {part}" if part else ""
+                self.notes.append(
+                    f"left out {found.count(None):,} of {len(found):,} rows{of_part} whose {self._label!r} is -1, the "
+                    "mark of no label"
+                )
+        return self._known[part]
+
+    def _rows(self, part: Split | None) -> list[tuple[str, list[Any]]]:
+        """The labels in each table of a part as they are."""
+        found = []
+        for name, values in self._tables.column(part, self._label):
+            with reading("data", Path(self._tables.where) / name):
+                found.append((name, values.to_pylist()))
+        return found
+
+    def _class_of(self, value: Any, table: str, number: int) -> str | None:
+        if value in NO_LABEL and not self._signed:
+            return None
+        names = self._names[table]
+        if names is not None:
+            if isinstance(value, int) and 0 <= value < len(names):
+                return names[value]
+            expected = f"a class number below {len(names)}"
+        else:
+            if isinstance(value, str | int) and value != "":
+                return str(value)
+            expected = "a whole number or a name"
+        raise InvalidInputError(
+            f"data {self._tables.where!r}: {_row(table, number)} has the label {value!r}, expected {expected}: take "
+            "the row out, or name another column with data.label_column"
+        )
+
+
+def _row(table: str, number: int) -> str:
+    return f"{table} row {number}".lstrip()
+
+
+def _encoded(values: Any, number: int, root: Path) -> bytes:
+    """The bytes of an image, from the file where the row has only its path."""
+    value = values[number].as_py()
+    found = (value.get("bytes") or value.get("path")) if isinstance(value, dict) else value
+    if isinstance(found, str) and found:
+        path = root / found
+        if not path.is_file():
+            raise ValueError(f"the row has only the path {found!r}, and no file is there")
+        return path.read_bytes()
+    if not isinstance(found, bytes) or not found:
+        raise ValueError("the row has no bytes of an image")
+    return found
+
+
+def _by_number(name: str) -> tuple[int, int, str]:
+    return (0, int(name), name) if name.lstrip("-").isdecimal() else (1, 0, name)
+
+
+def image_columns(tables: Tables, config: DataConfig) -> tuple[str, str] | None:
+    """The columns of images and labels, if the tables have both.
+
+    Raises:
+        ConfigError: a named column is not there, or is not of the type.
+    """
+    schema = tables.schema
+    if config.text_column is not None and config.image_column is None:
+        return None
+    fits = _holds_images if config.image_column is None else _may_hold_images
+    image = _column(tables, "image_column", config.image_column, IMAGE_NAMES, fits) or _path_column(tables)
+    if image is None:
+        return None
+    label = _column(tables, "label_column", config.label_column, LABEL_NAMES, _holds_labels, only=False)
+    if label is None:
+        raise ConfigError(
+            f"data {tables.where!r}: found images in {image!r} and no labels among {_columns(schema)}, expected a "
+            "column of whole numbers or names: name it with -o data.label_column=NAME, or cast it, or name a column "
+            "of text with -o data.text_column=NAME"
+        )
+    _tell_choice(tables, "image_column", config.image_column, image, IMAGE_NAMES, fits)
+    _tell_choice(tables, "label_column", config.label_column, label, LABEL_NAMES, _holds_labels)
+    return image, label
+
+
+def text_column(tables: Tables, config: DataConfig) -> str:
+    """The column of the text.
+
+    Raises:
+        ConfigError: it is not there, or there are several that could be meant.
+    """
+    fits = _holds_text if config.text_column is None else _may_hold_text
+    column = _column(tables, "text_column", config.text_column, TEXT_NAMES, fits)
+    if column is None:
+        raise ConfigError(
+            f"data {tables.where!r}: found {_columns(tables.schema)}, of which none is clearly the text, expected one "
+            "of strings: name it with -o data.text_column=NAME, or use other data"
+        )
+    _tell_choice(tables, "text_column", config.text_column, column, TEXT_NAMES, fits)
+    return column
+
+
+def _column(
+    tables: Tables,
+    key: str,
+    given: str | None,
+    names: Sequence[str],
+    fits: Callable[[Any], bool],
+    *,
+    only: bool = True,
+) -> str | None:
+    """The given column, else the first of the usual names, else with `only` the only one that fits."""
+    schema = tables.schema
+    fitting = [field.name for field in schema if fits(field)]
+    if given is not None:
+        if given in fitting:
+            return given
+        what = f"is of type {schema.field(given).type}" if given in schema.names else "is not there"
+        kind = key.partition("_")[0]
+        choice = f"one of {few(fitting)}" if fitting else f"other data: it has no column of {kind}s"
+        raise ConfigError(f"data.{key} is {given!r}, which {what} in {tables.where!r}: expected {choice}")
+    lowered = {name.lower(): name for name in fitting}
+    usual = next((lowered[name] for name in names if name in lowered), None)
+    return usual or (fitting[0] if only and len(fitting) == 1 else None)
+
+
+def _path_column(tables: Tables) -> str | None:
+    """A column of strings that begins with the path of an image, where no column is called like text."""
+    if any(field.name.lower() in TEXT_NAMES for field in tables.schema):
+        return None
+    names = {field.name.lower(): field.name for field in tables.schema if _is_string(field)}
+    for column in (names[name] for name in PATH_NAMES if name in names):
+        values = tables.read(tables.names[0], column)
+        if len(values) and Path(values[0].as_py() or "").suffix.lower() in IMAGES:
+            return column
+    return None
+
+
+def _tell_choice(
+    tables: Tables, key: str, given: str | None, taken: str, names: Sequence[str], fits: Callable[[Any], bool]
+) -> None:
+    """A note on a column that was guessed where another could be meant, or that is not called as usual."""
+    others = [field.name for field in tables.schema if fits(field) and field.name != taken]
+    rivals = [name for name in others if name.lower() in names or name.lower().rpartition("_")[2] in names]
+    if given is None and (rivals or taken.lower() not in names):
+        instead = f", not from {few(rivals)}" if rivals else ""
+        kind = key.partition("_")[0]
+        tables.notes.append(f"{kind} taken from the column {taken!r}{instead} (set data.{key} to choose)")
+
+
+def _columns(schema: Any) -> str:
+    """The columns with their types."""
+    return f"the columns {few([f'{field.name} ({_plain_type(field)})' for field in schema])}"
+
+
+def _plain_type(field: Any) -> Any:
+    """What values of a column are, whether or not each is stored once (as categories of pandas are)."""
+    import pyarrow.types as types
+
+    return field.type.value_type if types.is_dictionary(field.type) else field.type
+
+
+def _is_string(field: Any) -> bool:
+    import pyarrow.types as types
+
+    kind = _plain_type(field)
+    return types.is_string(kind) or types.is_large_string(kind)
+
+
+def _is_binary(kind: Any) -> bool:
+    import pyarrow.types as types
+
+    return types.is_binary(kind) or types.is_large_binary(kind)
+
+
+def _may_hold_text(field: Any) -> bool:
+    return _is_string(field) or _is_binary(_plain_type(field))
+
+
+def _holds_text(field: Any) -> bool:
+    """Strings; bytes only where the name says that they are text."""
+    return _is_string(field) or (_may_hold_text(field) and field.name.lower() in TEXT_NAMES)
+
+
+def _holds_images(field: Any) -> bool:
+    """Bytes, alone or in a struct as of the `datasets` library; a path without bytes where the name says so."""
+    import pyarrow.types as types
+
+    if types.is_struct(field.type):
+        inner = {part.name: part for part in field.type}
+        return ("bytes" in inner and _is_binary(inner["bytes"].type)) or (
+            "path" in inner and _is_string(inner["path"]) and field.name.lower() in IMAGE_NAMES
+        )
+    return _is_binary(field.type) and field.name.lower() not in TEXT_NAMES
+
+
+def _may_hold_images(field: Any) -> bool:
+    import pyarrow.types as types
+
+    named = types.is_struct(field.type) and field.type.get_field_index("path") >= 0
+    return named or _holds_images(field) or _may_hold_text(field)
+
+
+def _holds_labels(field: Any) -> bool:
+    import pyarrow.types as types
+
+    kind = _plain_type(field)
+    return types.is_integer(kind) or types.is_boolean(kind) or _is_string(field)
+
+
+def _class_names(schema: Any, label: str) -> tuple[str, ...] | None:
+    """The names that the `datasets` library stores with a column of class numbers."""
+    try:
+        features = json.loads((schema.metadata or {})[b"huggingface"])["info"]["features"]
+        names = features[label]["names"]
+    except (KeyError, ValueError, TypeError):
+        return None
+    usable = isinstance(names, list) and all(isinstance(name, str) for name in names)
+    return tuple(names) if usable and len(set(names)) == len(names) else None
