@@ -35,9 +35,13 @@ class InvalidInputError(PPDGrowError):
 
 
 class DivergedError(PPDGrowError):
-    """The loss or a gradient became non-finite; the update was not applied."""
+    """The loss or a gradient became non-finite; the update was not applied. `step` is that of a training run."""
 
     exit_code = 5
+
+    def __init__(self, message: str, step: int | None = None) -> None:
+        super().__init__(message)
+        self.step = step
 
 
 class StorageError(PPDGrowError):

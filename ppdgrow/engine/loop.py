@@ -276,7 +276,8 @@ class Engine:
         first = "" if place is None else f" (first {place})"
         raise DivergedError(
             f"diverged at step {step}: the {bad}{first}; the update was not applied and step {step - 1} is saved. "
-            "Try a lower train.lr, a longer train.warmup_steps or a lower train.clip_norm, in a new folder"
+            "Try a lower train.lr, a longer train.warmup_steps or a lower train.clip_norm, in a new folder",
+            step,
         )
 
     def _evaluate(self, listener: Listener, lines: Sequence[dict[str, Any]]) -> Validation:
@@ -303,7 +304,8 @@ class Engine:
         first = "" if place is None else f" (first {place})"
         raise DivergedError(
             f"the validation loss at step {self.step} is {loss}{first}: the model has diverged; use an earlier "
-            "checkpoint"
+            "checkpoint",
+            self.step,
         )
 
     def _raise_interrupted(self) -> NoReturn:

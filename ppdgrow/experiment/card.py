@@ -58,6 +58,8 @@ def describe_event(event: dict[str, Any]) -> str | None:
     kind = event.get("event")
     if kind in ("check", "twin"):
         return None
+    if kind == "diverged":
+        return f"step {step}: diverged"
     if kind == "skip":
         return f"step {step}: growth {event.get('growth')} was not tried: {event.get('reason')}"
     if kind == "decision":

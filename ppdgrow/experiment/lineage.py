@@ -3,7 +3,8 @@
 A `grow` or `remove` line changes the model at its `step`. Lines with a `trial` belong to one try of a progressive run:
 `grow` (what was inserted), `check` (the losses and outputs before and after), `decision`; and a `twin` line stands for
 the ungrown model of that round. Their `step` is that of the insertion, `until` the last step of the trial: before that
-step nothing was decided.
+step nothing was decided. A `diverged` line is the end of a run at its `step`; no checkpoint has it behind it, so that a
+run that goes on takes it out.
 """
 
 from __future__ import annotations

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import math
 import re
 from pathlib import Path
 from typing import get_args, get_type_hints
@@ -11,8 +12,9 @@ from typing import get_args, get_type_hints
 import pytest
 from conftest import TINY, Command
 
-from ppdgrow.checkpoint import RunFolder
+from ppdgrow.checkpoint import RunFolder, read_jsonl
 from ppdgrow.cli import COMMANDS, options
+from ppdgrow.engine.evaluate import Evaluation
 
 
 def tree() -> dict[str, str]:
@@ -243,6 +245,36 @@ def test_a_diverging_run_stops_with_a_valid_checkpoint(ppdgrow: Command) -> None
     assert newest is not None
     assert "diverge" in ppdgrow(line, *TINY, code=5).stderr
     assert RunFolder(Path("d")).newest_valid() == newest
+
+
+def test_a_diverged_run_is_known_as_one(ppdgrow: Command, monkeypatch: pytest.MonkeyPatch) -> None:
+    """After its first evaluation it is shown, before that it is left out; one that goes on is as any other."""
+    harm = ["-o", "train.lr=100", "-o", "train.clip_norm=1e30", "--quiet"]
+    ppdgrow("train --layers 1 --steps 10 --out b --quiet", *TINY)
+    ppdgrow("train --layers 1 --steps 10 --out c --quiet -o train.weight_decay=0", *TINY)
+    steps = {}
+    for name, model in (("late", TINY), ("early", [v.replace("eval_every=5", "eval_every=50") for v in TINY])):
+        line = [f"train --layers 2 --steps 60 --out {name}", *model, *harm]
+        found = re.search(r"diverged at step (\d+)", ppdgrow(*line, code=5).stderr)
+        assert found is not None
+        steps[name] = int(found[1])
+        ppdgrow(*line, code=5)
+        events = [(event["event"], event["step"]) for event in read_jsonl(Path(name) / "growth.jsonl")]
+        assert events == [("train", 0), ("diverged", steps[name])], "said once, however often it is tried"
+    told = ppdgrow("compare b early late c")
+    assert f"left out early: 'early' diverged at step {steps['early']} of 60, before its first" in told.stderr
+    assert f"late: diverged at step {steps['late']} of 60\n" in told.stderr
+    assert "unfinished" not in told.stderr
+
+    line = ["train --layers 1 --steps 10 --out e --json", *TINY]
+    with monkeypatch.context() as patch:
+        patch.setattr(Evaluation, "loss", math.nan)
+        ppdgrow(*line, code=5)
+    assert [event["event"] for event in read_jsonl(Path("e/growth.jsonl"))] == ["train", "diverged"]
+    assert "left out e: 'e' diverged at step 5 of 10, before its first evaluation" in ppdgrow("compare b e c").stderr
+    ppdgrow(*line)
+    assert [event["event"] for event in read_jsonl(Path("e/growth.jsonl"))] == ["train"]
+    assert ppdgrow("compare b e --json").document["warnings"] == []
 
 
 def test_a_branch_of_one_channel_and_a_scale_that_does_nothing_are_refused(ppdgrow: Command, shallow: Path) -> None:

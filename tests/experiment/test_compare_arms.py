@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import math
 import re
 import shutil
@@ -182,6 +183,19 @@ def test_runs_that_would_all_be_one_arm_are_left_alone(tmp_path: Path) -> None:
     assert grouped([*paths, other]) == [("base", [0, 1, 2]), ("other", [0])]
 
 
+def test_runs_of_one_folder_are_named_alike(tmp_path: Path) -> None:
+    """Also the one whose own name is nobody else's."""
+    a = [run(tmp_path / "a" / f"seed-{seed}", seed) for seed in (0, 1, 2)]
+    b = [run(tmp_path / "b" / f"seed-{seed}", seed, **OTHER) for seed in (0, 1)]
+    arms = read_arms([*a, *b])[0]
+    assert [arm.name for arm in arms] == ["a", "b"]
+    assert [history.name for history in arms[0].histories] == ["a/seed-0", "a/seed-1", "a/seed-2"]
+    assert grouped([*a, b[0]]) == [("a", [0, 1, 2]), ("b/seed-0", [0])]
+    single = run(tmp_path / "single", 0, batch_size=8)
+    assert grouped([single, *a]) == [("single", [0]), ("a", [0, 1, 2])], "seeds are no name of an arm, their folder is"
+    assert grouped([single, *a, run(tmp_path / "a" / "odd", 0, **OTHER)])[1][0] == "seed-0, seed-1, seed-2", "control"
+
+
 def test_the_arms_stand_in_the_order_in_which_they_were_given(tmp_path: Path) -> None:
     for seed in (0, 1):
         run(tmp_path / "folder" / f"s{seed}", seed)
@@ -253,7 +267,7 @@ def test_runs_are_paired_by_their_seeds(tmp_path: Path) -> None:
     told = [warning for warning in comparison.warnings if "no run with seed" in warning]
     assert told == [
         "other: base has no run with seed 3, which counts in means and not in paired differences",
-        "other has no run with seed 0 of base: their means are of other seeds",
+        "other: no run with seed 0 of base, so the means are of other seeds",
     ]
 
 
@@ -310,7 +324,7 @@ def test_a_common_name_loses_nothing_but_the_seed(tmp_path: Path, names: tuple[s
 
 
 def test_runs_of_a_folder_that_cannot_count_are_left_out_by_name(tmp_path: Path) -> None:
-    """A lost, broken or diverged seed must neither stop the comparison nor vanish from it."""
+    """A lost, broken or unfinished seed must neither stop the comparison nor vanish from it."""
     for seed in range(4):
         write_run(tmp_path / "base" / f"seed-{seed}", {20: 4.1}, seed=seed)
         write_run(tmp_path / "other" / f"seed-{seed}", {20: 4.0}, seed=seed)
@@ -323,9 +337,9 @@ def test_runs_of_a_folder_that_cannot_count_are_left_out_by_name(tmp_path: Path)
     arm = comparison.arms[1]
     assert (arm.left_out, arm.loss.values) == (("seed-1", "seed-2", "seed-3"), (4.0,))
     told = "\n".join(comparison.warnings)
-    for reason in ("seed-1 does not count: .*no checkpoints", "seed-2 does not count: .*no steps", "step 20 of 50"):
-        assert re.search(reason, told), told
-    assert "other has no run with seed 1, 2, 3 of base" in told
+    for reason in ("seed-1: .*no checkpoints", "seed-2: .*no steps", "seed-3: unfinished, at step 20 of 50$"):
+        assert re.search(f"^other: left out {reason}", told, re.MULTILINE), told
+    assert "other: no run with seed 1, 2, 3 of base" in told
     assert ("seeds", "0, 1, 2, 3", "0 (3 left out)") in comparison_rows(comparison).rows
 
 
@@ -344,3 +358,45 @@ def test_an_arm_that_is_all_unfinished_is_shown_as_it_stands(tmp_path: Path) -> 
     comparison = compare_runs([base, tmp_path / "other"])
     assert comparison.arms[1].left_out == ()
     assert any("unfinished" in warning for warning in comparison.warnings)
+
+
+def diverged(path: Path, seed: int = 0, losses: dict[int, float] | None = None) -> Path:
+    """A run that diverged at step 5 of 30, at its checkpoint of step 4."""
+    write_run(path, losses or {}, steps=4, seed=seed)
+    lines = [{"event": "train", "step": 0, "steps": 30, "seed": seed}, {"event": "diverged", "step": 5, "until": 6}]
+    (path / "growth.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines), encoding="utf-8")
+    return path
+
+
+def test_a_diverged_run_without_a_loss_is_left_out_by_name(tmp_path: Path) -> None:
+    base, other = write_run(tmp_path / "base", {20: 4.1}), write_run(tmp_path / "other", {20: 4.0})
+    bad = diverged(tmp_path / "bad")
+    comparison = compare_runs([base, bad, other])
+    assert [arm.name for arm in comparison.arms] == ["base", "other"]
+    assert len(comparison.warnings) == 1
+    told = r"left out bad: '.*bad' diverged at step 5 of 30, before its first evaluation, so there is no loss"
+    assert re.match(told, comparison.warnings[0])
+    assert comparison.verdict == compare_runs([base, other]).verdict
+    with pytest.raises(InvalidInputError, match=r"nothing is left to compare with 'base': left out bad: .* at step 5"):
+        compare_runs([base, bad])
+    with pytest.raises(InvalidInputError, match=r"the baseline cannot be one: .*bad' diverged at step 5 of 30"):
+        compare_runs([bad, other])
+
+
+def test_a_diverged_run_with_a_loss_is_shown_and_called_so(tmp_path: Path) -> None:
+    base = write_run(tmp_path / "base", {20: 4.1})
+    comparison = compare_runs([base, diverged(tmp_path / "bad", losses={4: 5.0})])
+    assert comparison.warnings == ("bad: diverged at step 5 of 30",)
+
+
+def test_diverged_seeds_of_a_folder_are_left_out_and_said_once(tmp_path: Path) -> None:
+    for seed in range(4):
+        write_run(tmp_path / "base" / f"s{seed}", {20: 4.1}, seed=seed)
+    write_run(tmp_path / "other" / "s0", {20: 4.0}, seed=0)
+    for seed in (1, 2):
+        diverged(tmp_path / "other" / f"s{seed}", seed, {4: 5.0})
+    diverged(tmp_path / "lost" / "s0")
+    comparison = compare_runs([tmp_path / "base", tmp_path / "other", tmp_path / "lost"])
+    assert [arm.name for arm in comparison.arms] == ["base", "other"]
+    assert comparison.warnings[0] == "other: left out s1, s2: diverged at step 5 of 30"
+    assert "lost: left out s0: " in comparison.warnings[1]

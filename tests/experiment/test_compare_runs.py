@@ -13,6 +13,8 @@ from ppdgrow.errors import ConfigError, InvalidInputError
 from ppdgrow.experiment.comparison.compare import compare_runs
 from ppdgrow.experiment.comparison.table import closing_lines, comparison_rows, criteria_rows
 
+NOT_DECAYED = "the learning rate is not decayed at the end, so the last loss is not the best"
+
 
 def pair_of_runs(folder: Path, **changes: Any) -> list[Path]:
     return [
@@ -125,7 +127,7 @@ def test_a_cut_last_line_is_tolerated_and_told(tmp_path: Path) -> None:
     file.write_bytes(file.read_bytes()[:-9])
     comparison = compare_runs([base, other])
     assert comparison.runs[1].history.final.validation.loss == 4.0
-    assert any("metrics of other end at step 19" in warning for warning in comparison.warnings)
+    assert any("other: the metrics end at step 19" in warning for warning in comparison.warnings)
 
 
 def test_lines_beyond_the_checkpoint_do_not_count(tmp_path: Path) -> None:
@@ -154,12 +156,20 @@ def test_two_checkpoints_of_one_run_are_named_by_step(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("changes", "warned"),
     [
-        ({"lr_factor": 1.0}, "learning rate of other is not decayed"),
-        ({"environment": {"threads": 2}}, "threads 1 and 2"),
-        ({"environment": {"device": "cuda"}}, "device cpu and cuda"),
-        ({"seed": 1}, "different seeds"),
-        ({"batch_size": 8}, "different batch sizes"),
-        ({"events": [{"event": "train", "step": 20, "steps": 30}]}, "other is unfinished: step 20 of 50"),
+        ({"recipe": {"train.decay": False}}, f"other: {NOT_DECAYED}"),
+        ({"recipe": {"train.horizon": 40}}, f"other: {NOT_DECAYED}"),
+        ({"lr_factor": 1.0}, f"other: {NOT_DECAYED}"),
+        ({"lr_factor": 0.25}, None),
+        ({"lr_factor": 0.25, "recipe": {"train.horizon": 20}}, None),
+        ({"environment": {"threads": 2}}, "other: another environment than that of base (threads 2, not 1): do not"),
+        ({"environment": {"device": "cuda"}}, "device cuda, not cpu"),
+        ({"seed": 1}, "other: another seed than that of base (1, not 0)"),
+        ({"batch_size": 8}, "other: another batch size than that of base (8, not 4): equal steps are not equal data"),
+        ({"events": [{"event": "train", "step": 20, "steps": 30}]}, "other: unfinished, at step 20 of 50"),
+        (
+            {"lr_factor": 1.0, "events": [{"event": "diverged", "step": 20, "until": 21}]},
+            "other: diverged at step 20 of 20",
+        ),
         ({"steps": 20}, None),
     ],
 )
@@ -172,7 +182,38 @@ def test_doubts_are_told(tmp_path: Path, changes: dict[str, Any], warned: str | 
 def test_an_unreadable_recipe_is_told(tmp_path: Path) -> None:
     base, other = pair_of_runs(tmp_path)
     (other / "recipe.yaml").unlink()
-    assert compare_runs([base, other]).warnings == ("the recipe of other cannot be read: its batch size is not known",)
+    assert compare_runs([base, other]).warnings == ("other: the recipe cannot be read: the batch size is not known",)
+
+
+def test_what_several_runs_have_in_common_is_said_once(tmp_path: Path) -> None:
+    """Arms of three seeds, runs with a name of their own: by arm where it is true of a whole one."""
+
+    def arm(name: str, **changes: Any) -> Path:
+        for seed in range(3):
+            write_run(tmp_path / name / f"s{seed}", {20: 4.0}, seed=seed, **changes)
+        return tmp_path / name
+
+    undecayed = {"recipe": {"train.decay": False}}
+    base, one, other = arm("base"), arm("one", **undecayed), arm("other", **undecayed)
+    assert compare_runs([base, one, other]).warnings == (f"all but base: {NOT_DECAYED}",)
+    assert compare_runs([base, one]).warnings == (f"one: {NOT_DECAYED}",)
+    assert compare_runs([one, other]).warnings == (f"all runs: {NOT_DECAYED}",)
+    assert compare_runs([one, base, other / "s1"]).warnings[0] == f"one, other/s1: {NOT_DECAYED}"
+    slow, wide = arm("slow", environment={"threads": 2}), arm("wide", environment={"threads": 2}, batch_size=8)
+    told = compare_runs([base, one, slow, wide]).warnings
+    assert told == (
+        f"one: {NOT_DECAYED}",
+        "slow, wide: another environment than that of base (threads 2, not 1): do not compare their wall-clock",
+        "wide: another batch size than that of base (8, not 4): equal steps are not equal data",
+    )
+
+
+def test_a_rate_is_judged_by_its_size_where_the_recipe_is_lost(tmp_path: Path) -> None:
+    base, *others = (write_run(tmp_path / f"{rate}", {20: 4.0}, lr_factor=rate) for rate in (0.01, 0.05, 0.25))
+    for run in others:
+        (run / "recipe.yaml").unlink()
+    told = [warning for warning in compare_runs([base, *others]).warnings if "decayed" in warning]
+    assert told == [f"0.25: {NOT_DECAYED}"]
 
 
 def test_a_late_evaluation_is_told(tmp_path: Path) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import re
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
@@ -15,13 +16,13 @@ from ppdgrow.config.schema import flatten
 from ppdgrow.errors import ConfigError, InvalidInputError
 from ppdgrow.experiment.comparison.comparability import recipe_differences
 from ppdgrow.experiment.comparison.history import RunHistory, join_seeds, name_histories, one_line, unique_name
-from ppdgrow.experiment.comparison.reading import read_history
+from ppdgrow.experiment.comparison.reading import DivergedRunError, read_history
 
 # Recipe keys in which the seeds of one arm may differ.
 FREE = frozenset({"train.seed", "data.name", "data.directory", "train.eval_every", "train.save_every", "train.keep"})
 # What tells a training, or a growth by hand, from another one: not its ids, losses or places in the file system.
 EVENT_KEYS = ("event", "step", "steps", "method", "kinds", "positions", "source", "scale", "moments")
-_SEED = re.compile(r"[-_./ ]+(?:seed|s)?[-_./ ]*\d*$", flags=re.IGNORECASE)
+_SEED = re.compile(r"(?:^|[-_./ ]+)(?:seed|s)?[-_./ ]*\d*$", flags=re.IGNORECASE)
 
 
 @dataclass(frozen=True)
@@ -35,7 +36,7 @@ class Arm:
 
 @dataclass(frozen=True)
 class _Given:
-    """What one path of the command line stands for; `left_out` says why runs of a folder do not count, by name."""
+    """What one path of the command line stands for; `left_out` says why runs do not count, by name."""
 
     path: Path
     histories: tuple[RunHistory, ...]
@@ -47,8 +48,9 @@ def read_arms(paths: Sequence[Path]) -> tuple[list[Arm], list[str]]:
     """The arms of these paths, in their order.
 
     A path may be a run, a checkpoint, or a folder whose subfolders are runs: these are one arm, by the word of the
-    user; those that are broken, or unfinished beside finished ones, are left out and named. Runs that are given one
-    by one are grouped where they agree in all but the seed, unless one arm would be all that is left.
+    user; those that are broken, or unfinished beside finished ones, are left out and named, as is a run that diverged
+    before it was ever evaluated. Runs that are given one by one are grouped where they agree in all but the seed,
+    unless one arm would be all that is left.
 
     Returns:
         The arms, and what to doubt of them.
@@ -58,42 +60,46 @@ def read_arms(paths: Sequence[Path]) -> tuple[list[Arm], list[str]]:
         InvalidInputError: a path is no run, its files are broken, or it was never evaluated.
     """
     given = [_read(path) for path in paths]
+    if not given[0].histories:
+        raise InvalidInputError(f"the baseline cannot be one: {next(iter(given[0].left_out.values()))}")
     named = iter(name_histories([history for one in given for history in one.histories]))
     arms, doubts = [], []
     for one in given:
         histories = [next(named) for _ in one.histories]
-        if one.is_folder:
-            name = one_line(one.path.resolve().name)
+        name = one_line(one.path.resolve().name)
+        for reason in dict.fromkeys(one.left_out.values()):
+            runs = ", ".join(run for run, why in one.left_out.items() if why == reason)
+            doubts.append(f"{name}: left out {runs}: {reason}" if one.is_folder else f"left out {runs}: {reason}")
+        if one.is_folder and histories:
             arms.append(Arm(name, _by_seed(histories, one.path), tuple(one.left_out)))
-            doubts += [f"{name}: {run} does not count: {reason}" for run, reason in one.left_out.items()]
             doubts += _doubts(arms[-1])
-        else:
+        elif histories:
             arms.append(Arm(histories[0].name, tuple(histories)))
     taken: set[str] = set()
-    grouped = _grouped(arms, [not one.is_folder for one in given])
+    grouped = _grouped(arms, [not one.is_folder for one in given if one.histories])
     return [replace(arm, name=unique_name(arm.name, taken)) for arm in grouped], doubts
 
 
 def _read(path: Path) -> _Given:
     runs = runs_in(path)
-    if not runs:
-        return _Given(path, (read_history(path),), is_folder=False, left_out={})
     found: dict[Path, RunHistory] = {}
     left_out: dict[str, str] = {}
-    for run in runs:
+    diverged = 0
+    for run in runs or [path]:
         try:
             found[run] = read_history(run)
         except InvalidInputError as error:
-            left_out[run.name] = str(error)
-    if not found:
+            if not runs and not isinstance(error, DivergedRunError):
+                raise
+            left_out[one_line(run.resolve().name)] = str(error)
+            diverged += isinstance(error, DivergedRunError)
+    if diverged < len(left_out) and not found:
         raise InvalidInputError(f"no run in {str(path)!r} can be compared; {next(iter(left_out.values()))}")
-    finished = {run: history for run, history in found.items() if history.step >= history.planned_step}
+    if not runs:
+        return _Given(path, tuple(found.values()), is_folder=False, left_out=left_out)
+    finished = {run: history for run, history in found.items() if history.cut_short is None}
     if finished:
-        left_out |= {
-            run.name: f"it is unfinished, at step {history.step:,} of {history.planned_step:,} (stopped or diverged)"
-            for run, history in found.items()
-            if run not in finished
-        }
+        left_out |= {run.name: str(history.cut_short) for run, history in found.items() if run not in finished}
     return _Given(path, tuple((finished or found).values()), is_folder=True, left_out=left_out)
 
 
@@ -134,7 +140,9 @@ def _grouped(arms: Sequence[Arm], loose: Sequence[bool]) -> list[Arm]:
             merged.append(arm)
         elif arm.histories[0] is seeds[0]:
             ordered = tuple(sorted(seeds, key=lambda history: history.seeds))
-            merged.append(Arm(_common_name([history.name for history in ordered]), ordered))
+            own = {history.name for history in seeds}
+            others = [history for arm in arms for history in arm.histories if history.name not in own]
+            merged.append(Arm(_common_name(ordered, others), ordered))
     return merged if len(merged) > 1 else list(arms)
 
 
@@ -158,19 +166,27 @@ def _by_hand(history: RunHistory) -> list[dict[str, Any]]:
     ]
 
 
-def _common_name(names: Sequence[str]) -> str:
-    """`base` of `base-seed-0` and `base-seed-1`; all names where they have nothing in common."""
+def _common_name(seeds: Sequence[RunHistory], others: Sequence[RunHistory]) -> str:
+    """`base` of `base-seed-0` and `base-seed-1`.
+
+    Where the names have nothing but the seed in common, that of the folder that holds these and no others; else all.
+    """
+    names = [history.name for history in seeds]
     columns = takewhile(lambda letters: len(set(letters)) == 1, zip(*names, strict=False))
     common = "".join(letters[0] for letters in columns)
     shared = _SEED.sub("", common)
     if shared == common and all(name == common or name[len(common)].isdecimal() for name in names):
         shared = common.rstrip("0123456789")  # of a number that is the seed: base10 and base11
+    folder = Path(os.path.commonpath([history.run.path.resolve() for history in seeds]))
+    if not shared and not any(history.run.path.resolve().is_relative_to(folder) for history in others):
+        shared = one_line(folder.name)
     return shared or ", ".join(names)
 
 
 def _doubts(arm: Arm) -> Iterator[str]:
     """What the runs of one folder differ in beside their seeds."""
     first = arm.histories[0]
+    found: dict[str, list[str]] = {}
     for other in arm.histories[1:]:
         if first.recipe is None or other.recipe is None:
             continue
@@ -180,5 +196,6 @@ def _doubts(arm: Arm) -> Iterator[str]:
         elif _by_hand(first) != _by_hand(other):
             differing.append("how they were trained and grown, see their growth.jsonl")
         if differing:
-            differences = ", ".join(differing)
-            yield f"{first.name} and {other.name} stand in one folder but are no seeds of one arm: {differences}"
+            found.setdefault(", ".join(differing), []).append(other.name)
+    for differences, names in found.items():
+        yield f"{first.name} and {', '.join(names)} stand in one folder but are no seeds of one arm: {differences}"

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 from ppdgrow.config.architecture import TokenInput, VectorInput
@@ -10,8 +10,6 @@ from ppdgrow.config.schema import flatten
 from ppdgrow.errors import ConfigError, InvalidInputError
 from ppdgrow.experiment.comparison.history import RunHistory, join_seeds
 
-# A schedule that decays ends far below this share of its peak, unless the run has but a handful of steps.
-DECAYED_BELOW = 0.1
 ENVIRONMENT = ("device", "threads", "precision", "cpu_capability", "torch")
 
 
@@ -70,40 +68,62 @@ def _short(value: Any) -> str:
 
 def doubts_of(history: RunHistory) -> Iterator[str]:
     """What to know about one run before its figures are believed."""
-    state, name = history.state, history.name
     for reason in history.skipped:
-        yield f"{name}: skipped a damaged checkpoint: {reason}"
-    if history.step < history.planned_step:
-        yield f"{name} is unfinished: step {history.step:,} of {history.planned_step:,}"
-    if state.lr_factor > DECAYED_BELOW:
-        yield (
-            f"the learning rate of {name} is not decayed: it ends at {state.lr_factor:.2g} of its peak, so its "
-            "last loss is not its best"
-        )
+        yield f"skipped a damaged checkpoint: {reason}"
+    if history.cut_short is not None:
+        yield history.cut_short
+    elif not history.decayed:
+        yield "the learning rate is not decayed at the end, so the last loss is not the best"
+    checkpoint = f"the checkpoint is at step {history.step:,}"
     if history.final.step < history.step:
-        yield f"{name} was last evaluated at step {history.final.step:,}, its checkpoint is at step {history.step:,}"
+        yield f"last evaluated at step {history.final.step:,}, {checkpoint}"
     if int(history.metrics.steps[-1]) < history.step:
-        yield (
-            f"the metrics of {name} end at step {int(history.metrics.steps[-1]):,}, its checkpoint is at step "
-            f"{history.step:,}: spikes in between are not counted"
-        )
+        last = int(history.metrics.steps[-1])
+        yield f"the metrics end at step {last:,}, {checkpoint}: spikes in between are not counted"
     if history.recipe is None:
-        yield f"the recipe of {name} cannot be read: its batch size is not known"
+        yield "the recipe cannot be read: the batch size is not known"
 
 
-def doubts_between(baseline: RunHistory, other: RunHistory) -> Iterator[str]:
-    """What to know before two comparable runs are held against each other."""
+def doubts_between(baseline: RunHistory, other: RunHistory, arm: str) -> Iterator[str]:
+    """What to know of `other` before it is held against a run of the baseline, which is called `arm`."""
     ours, theirs = baseline.state.environment.model_dump(), other.state.environment.model_dump()
-    differing = [f"{key} {ours[key]} and {theirs[key]}" for key in ENVIRONMENT if ours[key] != theirs[key]]
-    pair = f"{baseline.name} and {other.name}"
+    differing = [f"{key} {theirs[key]}, not {ours[key]}" for key in ENVIRONMENT if ours[key] != theirs[key]]
     if differing:
-        yield f"{pair} ran in different environments ({', '.join(differing)}): do not compare their wall-clock"
+        yield f"another environment than that of {arm} ({'; '.join(differing)}): do not compare their wall-clock"
     if baseline.seeds and other.seeds and baseline.seeds != other.seeds:
-        yield f"{pair} have different seeds ({join_seeds([baseline])} and {join_seeds([other])})"
+        yield f"another seed than that of {arm} ({join_seeds([other])}, not {join_seeds([baseline])})"
     if baseline.recipe is not None and other.recipe is not None:
-        sizes = (baseline.recipe.train.batch_size, other.recipe.train.batch_size)
-        if sizes[0] != sizes[1]:
-            yield f"{pair} have different batch sizes ({sizes[0]} and {sizes[1]}): equal steps are not equal data"
+        ours_at_once, size = baseline.recipe.train.batch_size, other.recipe.train.batch_size
+        if ours_at_once != size:
+            yield (
+                f"another batch size than that of {arm} ({size}, not {ours_at_once}): equal steps are not equal data"
+            )
+
+
+def tell(doubts: Iterable[tuple[str, str]], arms: Mapping[str, Sequence[str]]) -> list[str]:
+    """Each doubt once, with all runs that it is about, in the order of the first ones.
+
+    Args:
+        doubts: names of runs with what is doubted.
+        arms: names of all runs by arm, the baseline first.
+    """
+    about: dict[str, set[str]] = {}
+    for run, doubt in doubts:
+        about.setdefault(doubt, set()).add(run)
+    return [f"{_together(runs, arms)}: {doubt}" for doubt, runs in about.items()]
+
+
+def _together(told: set[str], arms: Mapping[str, Sequence[str]]) -> str:
+    """Runs as a person lists them: those of a whole arm by its name, and all of them as such."""
+    whole = [name for name, runs in arms.items() if told.issuperset(runs)]
+    baseline, *others = arms
+    if len(arms) > 1 and len(whole) == len(arms):
+        return "all runs"
+    if len(others) > 1 and whole == others and told.isdisjoint(arms[baseline]):
+        return f"all but {baseline}"
+    return ", ".join(
+        name for arm, runs in arms.items() for name in ([arm] if arm in whole else [run for run in runs if run in told])
+    )
 
 
 def recipe_differences(one: RunHistory, other: RunHistory, free: Collection[str]) -> list[tuple[str, Any, Any]]:
@@ -124,7 +144,8 @@ def check_evaluated(histories: Sequence[RunHistory]) -> None:
         if history.final.step != history.step:
             raise InvalidInputError(
                 f"{str(history.checkpoint)!r} is at step {history.step}, but was last evaluated at step "
-                f"{history.final.step}, and a decision needs its own loss: finish the run with ppdgrow train"
+                f"{history.final.step}, and a decision needs its own loss: "
+                + ("finish the run with ppdgrow train" if history.diverged is None else f"the run {history.cut_short}")
             )
 
 

@@ -8,10 +8,10 @@ from pathlib import Path
 from typing import Any
 
 from ppdgrow.config.state import Cost
-from ppdgrow.errors import ConfigError
+from ppdgrow.errors import ConfigError, InvalidInputError
 from ppdgrow.experiment.acceptance import Decision
 from ppdgrow.experiment.comparison.arms import Arm, read_arms
-from ppdgrow.experiment.comparison.comparability import doubts_between, doubts_of, refuse_incomparable
+from ppdgrow.experiment.comparison.comparability import doubts_between, doubts_of, refuse_incomparable, tell
 from ppdgrow.experiment.comparison.criteria import ONE_SEED, Criterion, Verdict, success_criteria, verdict_of
 from ppdgrow.experiment.comparison.curves import AXES, bands
 from ppdgrow.experiment.comparison.figures import ComparedArm, ComparedRun, compared_arms
@@ -126,11 +126,13 @@ def compare_runs(paths: Sequence[Path]) -> Comparison:
             "(or folder of runs) to compare"
         )
     arms, doubts = read_arms(paths)
+    if len(arms) < 2:
+        raise InvalidInputError(f"nothing is left to compare with {arms[0].name!r}: {'; '.join(doubts)}")
     refuse_others(arms)
     compared = compared_arms(arms)
     criteria = tuple(criterion for arm in compared[1:] for criterion in success_criteria(compared[0], arm))
-    warnings = tuple(dict.fromkeys([*doubts, *_doubts(compared)]))
-    return Comparison(compared, criteria, None, warnings, _notes(compared))
+    told = tell(_doubts(compared), {arm.name: [run.name for run in arm.runs] for arm in compared})
+    return Comparison(compared, criteria, None, (*doubts, *told), _notes(compared))
 
 
 def refuse_others(arms: Sequence[Arm]) -> None:
@@ -144,26 +146,31 @@ def refuse_others(arms: Sequence[Arm]) -> None:
         refuse_incomparable(histories[0], other)
 
 
-def _doubts(arms: Sequence[ComparedArm]) -> Iterator[str]:
-    """What to know before the arms are believed: of each run, of each pair, and of seeds without a partner."""
+def _doubts(arms: Sequence[ComparedArm]) -> Iterator[tuple[str, str]]:
+    """What to know before the arms are believed: of each run, of each pair, and of seeds without a partner.
+
+    Each with the name of the run that it is about.
+    """
+    baseline = arms[0].name
     for arm in arms:
         for run in arm.runs:
-            yield from doubts_of(run.history)
+            for doubt in doubts_of(run.history):
+                yield run.name, doubt
     for arm in arms[1:]:
         alone = [run for run in arm.runs if not run.paired]
         ours = {run.history.seeds for run in arm.runs}
         missing = [run for run in arms[0].runs if run.history.seeds not in ours]
         for run in arm.pairs:
-            yield from doubts_between(run.reference, run.history)
+            for doubt in doubts_between(run.reference, run.history, baseline):
+                yield run.name, doubt
         if alone:
             seeds = join_seeds(run.history for run in alone)
-            yield (
-                f"{arm.name}: {arms[0].name} has no run with seed {seeds}, which counts in means and not in paired "
-                "differences"
-            )
+            doubt = f"{baseline} has no run with seed {seeds}, which counts in means and not in paired differences"
+            yield from ((run.name, doubt) for run in arm.runs)
         if missing and max(len(arm.runs), len(arms[0].runs)) > 1:
             seeds = join_seeds(run.history for run in missing)
-            yield f"{arm.name} has no run with seed {seeds} of {arms[0].name}: their means are of other seeds"
+            doubt = f"no run with seed {seeds} of {baseline}, so the means are of other seeds"
+            yield from ((run.name, doubt) for run in arm.runs)
 
 
 def _notes(arms: Sequence[ComparedArm]) -> tuple[str, ...]:

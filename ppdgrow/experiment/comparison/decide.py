@@ -19,6 +19,7 @@ from ppdgrow.experiment.comparison.comparability import (
     doubts_between,
     doubts_of_trial,
     refuse_incomparable,
+    tell,
 )
 from ppdgrow.experiment.comparison.compare import Comparison, Decided
 from ppdgrow.experiment.comparison.criteria import ONE_SEED, Criterion, parent_rule, twin_rule
@@ -70,13 +71,14 @@ def decide(request: DecisionRequest, narrator: Narrator) -> Comparison:
         refuse_incomparable(parent, other)
     check_evaluated(histories)
     check_trial(parent, trial)
-    warnings = [*doubts_between(parent, trial), *doubts_of_trial(parent, trial)]
+    doubts = [(trial.name, doubt) for doubt in doubts_between(parent, trial, parent.name)]
+    warnings = [*tell(doubts, {history.name: [history.name] for history in histories}), *doubts_of_trial(parent, trial)]
     difference = None
     if twin is not None:
         check_twin(parent, trial, twin)
         warnings += doubts_of_twin(parent, trial, twin)
-        difference, doubts = difference_to_twin(trial, twin, request.evaluation, narrator)
-        warnings += doubts
+        difference, changed = difference_to_twin(trial, twin, request.evaluation, narrator)
+        warnings += changed
     decision = Decision(
         rule=request.rule or ("parent" if twin is None else "twin"),
         loss_before=parent.final.validation.loss,

@@ -26,7 +26,9 @@ Names = Annotated[tuple[str, ...], Field(strict=False)]
 
 # The events of `growth.jsonl` that a comparison reads; the others say nothing that these do not.
 SURGERY = ("grow", "remove")
-READ = ("train", "decision", "twin", *SURGERY)
+# Of the peak: where the recipe cannot be read, a rate below it is taken for one at the end of a decay.
+DECAYED_BELOW = 0.1
+READ = ("train", "decision", "twin", "diverged", *SURGERY)
 
 
 class _Spent(BaseModel):
@@ -108,7 +110,7 @@ class RunHistory:
     """A run up to a checkpoint. `recipe` is None where the run's recipe cannot be read.
 
     `lineage` holds the lines of `growth.jsonl`, `events` what a comparison reads of them; `skipped` says why newer
-    checkpoints of the run were passed over.
+    checkpoints of the run were passed over; `diverged` is the step at which the run ended so.
     """
 
     name: str
@@ -122,6 +124,7 @@ class RunHistory:
     events: tuple[GrowthEvent, ...]
     lineage: tuple[dict[str, Any], ...]
     skipped: tuple[str, ...] = ()
+    diverged: int | None = None
 
     @property
     def final(self) -> Evaluated:
@@ -145,6 +148,24 @@ class RunHistory:
             if event.event in SURGERY and event.trial is None:
                 break
         return self.step
+
+    @property
+    def cut_short(self) -> str | None:
+        """That the run is not at its end, and why, in words; None where it is."""
+        if self.diverged is not None:
+            return f"diverged at step {self.diverged:,} of {self.planned_step:,}"
+        if self.step < self.planned_step:
+            return f"unfinished, at step {self.step:,} of {self.planned_step:,}"
+        return None
+
+    @property
+    def decayed(self) -> bool:
+        """Whether the learning rate went through its decay: the recipe has one, and its schedule is at its end."""
+        if self.recipe is None:
+            return self.state.lr_factor < DECAYED_BELOW
+        trained = [event.step + event.steps for event in self.events if event.event == "train" and event.steps]
+        end = self.recipe.train.horizon or (trained[-1] if trained else self.step)
+        return self.recipe.train.decay and self.step >= end and self.state.lr_factor < 1.0
 
     @property
     def surgery(self) -> tuple[GrowthEvent, ...]:
@@ -193,15 +214,21 @@ class RunHistory:
 
 
 def name_histories(histories: Sequence[RunHistory]) -> list[RunHistory]:
-    """The same histories under names that differ: more of the path, then the step, then a number."""
+    """The same histories under names that differ: more of the path, then the step, then a number.
+
+    Runs that lie in one folder are named by as much of their paths.
+    """
     folders = [history.run.path.resolve() for history in histories]
+    parts: dict[Path, int] = {}
+    for folder in folders:
+        parts[folder.parent] = max(parts.get(folder.parent, 1), _parts_needed(folder, set(folders) - {folder}))
     steps: dict[Path, set[int]] = {}
     for folder, history in zip(folders, histories, strict=True):
         steps.setdefault(folder, set()).add(history.step)
     named: list[RunHistory] = []
     taken: set[str] = set()
     for folder, history in zip(folders, histories, strict=True):
-        name = one_line(_shortest_name(folder, set(folders) - {folder}))
+        name = one_line("/".join(folder.parts[-parts[folder.parent] :]))
         if len(steps[folder]) > 1:
             name = f"{name}@{history.step}"
         named.append(replace(history, name=unique_name(name, taken)))
@@ -228,9 +255,7 @@ def one_line(name: str) -> str:
     return name.replace("\n", "\\n").replace("\r", "\\r").replace("\t", "\\t")
 
 
-def _shortest_name(folder: Path, others: set[Path]) -> str:
-    for length in range(1, len(folder.parts) + 1):
-        tail = folder.parts[-length:]
-        if not any(other.parts[-length:] == tail for other in others):
-            return "/".join(tail)
-    return folder.as_posix()
+def _parts_needed(folder: Path, others: set[Path]) -> int:
+    """How many parts at the end of a path tell it apart from the others."""
+    lengths = range(1, len(folder.parts) + 1)
+    return next((n for n in lengths if all(other.parts[-n:] != folder.parts[-n:] for other in others)), len(lengths))

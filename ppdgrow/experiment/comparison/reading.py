@@ -13,7 +13,15 @@ from typing import Any
 import numpy as np
 from pydantic import ValidationError
 
-from ppdgrow.checkpoint import RunFolder, manifest_digest, read_config, read_jsonl, read_located, read_state
+from ppdgrow.checkpoint import (
+    RunFolder,
+    lines_up_to,
+    manifest_digest,
+    read_config,
+    read_jsonl,
+    read_located,
+    read_state,
+)
 from ppdgrow.config.load import Layer, read_run_recipe, resolve
 from ppdgrow.config.schema import Recipe
 from ppdgrow.config.state import TrainerState, Validation
@@ -30,10 +38,15 @@ from ppdgrow.experiment.comparison.history import (
 from ppdgrow.experiment.lineage import lineage_up_to
 
 
+class DivergedRunError(InvalidInputError):
+    """A run that diverged before its first evaluation: there is nothing to compare, nor to mend."""
+
+
 def read_history(path: Path) -> RunHistory:
     """Read the run folder or checkpoint at `path`, without its tensors.
 
     Raises:
+        DivergedRunError: it diverged before its first evaluation.
         InvalidInputError: no valid checkpoint, broken metrics or lineage, no steps, or never evaluated.
     """
     return read_located(path, _read)
@@ -41,7 +54,11 @@ def read_history(path: Path) -> RunHistory:
 
 def _read(run: RunFolder, folder: Path, skipped: tuple[str, ...]) -> RunHistory:
     state = read_state(folder)
-    events = tuple(event for event in _read_events(run.growth_path) if event.decided <= state.step)
+    written = _read_events(run.growth_path)
+    events = tuple(event for event in written if event.decided <= state.step)
+    diverged = next((event.step for event in written if event.event == "diverged" and event not in events), None)
+    if diverged is not None:
+        _refuse_unevaluated(run, state.step, diverged, events)
     metrics = _read_metrics(run.metrics_path, state.step)
     metrics = replace(metrics, evaluations=_closed(metrics.evaluations, state, events))
     if not metrics.evaluations:
@@ -62,7 +79,19 @@ def _read(run: RunFolder, folder: Path, skipped: tuple[str, ...]) -> RunHistory:
         events=events,
         lineage=tuple(lineage_up_to(run.growth_path, state.step)),
         skipped=skipped,
+        diverged=diverged,
     )
+
+
+def _refuse_unevaluated(run: RunFolder, step: int, diverged: int, events: Sequence[GrowthEvent]) -> None:
+    """A run that diverged has a loss of its own, not only that of its parent."""
+    begun, steps = next(((e.step, e.steps) for e in reversed(events) if e.event == "train"), (0, None))
+    if not any(line["step"] > begun and line.get("validation") for line in lines_up_to(run.metrics_path, step)):
+        of = "" if steps is None else f" of {begun + steps:,}"
+        raise DivergedRunError(
+            f"{str(run.path)!r} diverged at step {diverged:,}{of}, before its first evaluation, so there is no loss to "
+            "compare: train anew with a lower train.lr"
+        )
 
 
 def _closed(

@@ -12,7 +12,7 @@ from ppdgrow.config.state import Ledger
 from ppdgrow.console import Narrator, format_count, format_flops, format_seconds
 from ppdgrow.engine.device import describe_environment, resolve_device, set_deterministic
 from ppdgrow.engine.signals import stop_flag
-from ppdgrow.errors import InvalidInputError
+from ppdgrow.errors import DivergedError, InvalidInputError
 from ppdgrow.experiment.acceptance import CAUTION
 from ppdgrow.experiment.card import model_card
 from ppdgrow.experiment.output import holds_something
@@ -106,7 +106,12 @@ def _train(job: Job, course: Course, prepared: Prepared) -> dict[str, Any]:
         _update_recipe(job)
     start, unfinished = course.resume(job.run, fresh, first=job.first)
     climb = Climb(course, job.run, prepared.agenda, fresh.architecture.num_layers)
-    ledger = climb.finish(start, prepared.model if start is fresh else None, unfinished)
+    try:
+        ledger = climb.finish(start, prepared.model if start is fresh else None, unfinished)
+    except DivergedError as error:
+        if error.step is not None:
+            append_jsonl(job.run.growth_path, [{"event": "diverged", "step": error.step, "until": error.step + 1}])
+        raise
     return _finish(job, climb, ledger)
 
 
