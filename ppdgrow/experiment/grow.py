@@ -32,7 +32,7 @@ from ppdgrow.experiment.expansion import (
 from ppdgrow.experiment.lineage import Event
 from ppdgrow.experiment.output import check_place, holds_something
 from ppdgrow.experiment.progressive.agenda import requests_of
-from ppdgrow.experiment.recipe import digest_of, sibling
+from ppdgrow.experiment.recipe import sibling
 from ppdgrow.experiment.setting import (
     Parent,
     checkpoint_setting,
@@ -138,7 +138,7 @@ def grow(request: GrowRequest, narrator: Narrator) -> GrowResult:
 
 def _default_folder(parent: Parent, event: Event) -> Path:
     done = "removed" if event["event"] == "remove" else "grown"
-    return sibling(parent, f"-{done}-{digest_of(event)}")
+    return sibling(parent, done, event)
 
 
 def _repeated(run: RunFolder, parent: Parent, event: Event) -> Event | None:

@@ -16,21 +16,22 @@ from ppdgrow.terminal import clean
 STYLE = """
 :root { color-scheme: light dark; --ink: #222; --paper: #fff; --line: #ccc; --soft: #f4f4f4; }
 @media (prefers-color-scheme: dark) { :root { --ink: #e4e4e4; --paper: #161616; --line: #444; --soft: #222; } }
-@media print { :root { --ink: #000; --paper: #fff; --line: #999; --soft: #fff; } @page { size: landscape; margin: 8mm; }
-       body { max-width: none; } div.wide { overflow: visible; } table { font-size: 6.5pt; }
-       th, td { white-space: normal; padding-right: 0.3rem; } }
 body { color: var(--ink); background: var(--paper); font: 15px/1.5 system-ui, sans-serif; margin: 2rem auto;
        max-width: 92rem; padding: 0 1rem; }
 h1 { font-size: 1.5rem; } h2 { font-size: 1.15rem; margin-top: 2rem; }
 div.wide { overflow-x: auto; margin-bottom: 1.2rem; }
 table { border-collapse: collapse; font-variant-numeric: tabular-nums; font-size: 0.87rem; }
-th, td { border-bottom: 1px solid var(--line); padding: 0.2rem 0.8rem 0.2rem 0; text-align: left; white-space: nowrap; }
-td.right, th.right { text-align: right; }
-td:last-child { white-space: normal; min-width: 6rem; }
-th { font-weight: 600; } tr:nth-child(even) td { background: var(--soft); }
+th, td { border-bottom: 1px solid var(--line); padding: 0.2rem 0.8rem 0.2rem 0; text-align: left; vertical-align: top; }
+td.right, th.right { text-align: right; } td.right { white-space: nowrap; } td { background: var(--paper); }
+th { font-weight: 600; vertical-align: bottom; background: var(--paper); }
+tr:nth-child(even) td { background: var(--soft); }
+th:first-child, td:first-child { position: sticky; left: 0; overflow-wrap: break-word; }
 img { max-width: 100%; background: #fff; border-radius: 4px; }
 pre, code { font: 0.82rem/1.45 ui-monospace, monospace; } pre { background: var(--soft); padding: 0.6rem;
        overflow-x: auto; } summary { cursor: pointer; margin: 0.3rem 0; }
+@media print { :root { --ink: #000; --paper: #fff; --line: #999; --soft: #fff; } @page { size: landscape; margin: 8mm; }
+       body { max-width: none; } div.wide { overflow: visible; } table { font-size: 6.5pt; }
+       th, td, td.right { white-space: normal; padding-right: 0.3rem; } }
 """
 # What begins markup: a bracket only where it could end the text of a link, some signs only at the start of a line.
 _MARKDOWN = re.compile(r"([\\`*_<|~$&]|\](?=[(:\[]))")
@@ -127,7 +128,9 @@ def _html(block: Block) -> str:
             data = base64.b64encode(svg).decode("ascii")
             return f'<p><img alt="{_escape(text)}" src="data:image/svg+xml;base64,{data}"></p>'
         case Table(header, rows, right):
-            head = _html_row(header, right, "th")
+            # The names of the first column stay in view; long ones are wrapped rather than pushing all else out of it.
+            width = min(24, max(len(row[0]) for row in (header, *rows)))
+            head = _html_row(header, right, "th").replace("<th", f'<th style="min-width: {width}ch"', 1)
             body = "\n".join(_html_row(row, right, "td") for row in rows)
             return f'<div class="wide"><table>\n<thead>\n{head}\n</thead>\n<tbody>\n{body}\n</tbody>\n</table></div>'
 

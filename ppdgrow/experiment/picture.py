@@ -20,8 +20,12 @@ if TYPE_CHECKING:
 
 SUFFIXES = (".svg", ".png")
 INK = "#222222"
-# From dark to light, told apart by colour-blind eyes: Okabe & Ito 2008. Their yellow is too light for lines.
-COLOURS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9")
+# Told apart by colour-blind eyes: six of Okabe & Ito 2008 (their yellow is too light for lines), then six of Paul Tol's
+# muted ones, darker or paler than those.
+COLOURS = (
+    *("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9"),
+    *("#332288", "#882255", "#999933", "#661100", "#888888", "#AA4499"),
+)
 
 
 def check_file(path: Path, flag: str, suffixes: Sequence[str]) -> None:

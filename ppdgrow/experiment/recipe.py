@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import json
 import os
+import re
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -20,6 +21,8 @@ from ppdgrow.experiment.setting import Parent, inherited_values
 NOT_IDENTITY = ("data.directory", "train.accumulate", "train.keep")
 # What a run that goes on takes from the new command: these, and another name of the same data.
 RENEWED = ("data.name", *NOT_IDENTITY)
+# The end of a folder's name that was not chosen by a person: 8 digits alone may be a date.
+_AUTOMATIC = re.compile(r"(.)-(?:grown|trained|removed)-[0-9a-f]{8}$|(-(?:coupled|residual)-\d+)-[0-9a-f]{8}$")
 
 
 def resolve_training(parent: Parent | None, layers: Sequence[Layer]) -> Resolved:
@@ -118,18 +121,17 @@ def _differences(key: str, old: Any, new: Any) -> list[str]:
 def default_folder(parent: Parent | None, recipe: Recipe) -> Path:
     """The output folder of a `train` without `--out`: named after the parent or the recipe.
 
-    The name ends in a digest of the recipe, so that a repeated command finds its own folder and another one
-    never does.
+    The name ends in a digest of the recipe and of the parent, so that a repeated command finds its own folder and
+    another one never does.
     """
     identity = {key: value for key, value in flatten(recipe.model_dump()).items() if key not in NOT_IDENTITY}
-    digest = digest_of(identity | {"data.name": data_place(recipe.data)})
+    identity["data.name"] = data_place(recipe.data)
     if parent is not None:
-        step = "" if parent.folder == _newest(parent) else f"-step{parent.step}"
-        return sibling(parent, f"{step}-trained-{digest}")
+        return sibling(parent, "trained", identity | {"parent_sha256": parent.digest})
     model = recipe.model
     own = recipe.data.name not in DATA_NAMES
     name = (Path(recipe.data.name).resolve().stem.lstrip(".") or "data") if own else recipe.data.name
-    return Path("runs") / f"{name}-{model.family}-{model.stream}-{model.layers}-{digest}"
+    return Path("runs") / f"{name}-{model.family}-{model.stream}-{model.layers}-{digest_of(identity)}"
 
 
 def data_place(data: DataConfig) -> str:
@@ -148,14 +150,14 @@ def digest_of(values: dict[str, Any]) -> str:
     return hashlib.sha256(json.dumps(counted, sort_keys=True).encode()).hexdigest()[:8]
 
 
-def sibling(parent: Parent, name: str) -> Path:
-    """A folder beside the parent's run, named after it: `runs/shallow` and `-grown` give `runs/shallow-grown`."""
+def sibling(parent: Parent, done: str, values: dict[str, Any]) -> Path:
+    """A folder beside the parent's run, named after it, what was done to it, and a digest of how.
+
+    `runs/shallow` gives `runs/shallow-grown-1a2b3c4d`; what an automatic name of the parent ends in gives way, so that
+    names do not grow with the lineage.
+    """
     path = parent.run.path
     if path.name in ("", ".."):
         path = path.resolve()
-    return path.parent / f"{path.name}{name}"
-
-
-def _newest(parent: Parent) -> Path | None:
-    checkpoints = parent.run.checkpoints()
-    return checkpoints[-1] if checkpoints else None
+    stem = _AUTOMATIC.sub(r"\1\2", path.name)
+    return path.parent / f"{stem}-{done}-{digest_of(values)}"

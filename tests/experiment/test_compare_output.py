@@ -5,15 +5,19 @@ from __future__ import annotations
 import re
 from html.parser import HTMLParser
 from pathlib import Path
+from typing import Any
 
 import pytest
 from conftest import TINY, Command
 from synthetic_runs import growth, write_run
 
 from ppdgrow.checkpoint import read_jsonl
+from ppdgrow.experiment.comparison import plot
 from ppdgrow.experiment.comparison.compare import Comparison, compare_runs
 from ppdgrow.experiment.comparison.plot import draw_comparison
 from ppdgrow.experiment.comparison.report import report_page
+from ppdgrow.experiment.page import Table
+from ppdgrow.experiment.picture import COLOURS
 from ppdgrow.experiment.setting import Setting
 
 mpl = pytest.importorskip("matplotlib", reason="pictures are drawn with matplotlib, the extra `plot`")
@@ -117,6 +121,54 @@ def test_the_same_comparison_gives_the_same_bytes(tmp_path: Path) -> None:
     assert first == draw_comparison(found, "svg")
     assert first.startswith(b"<?xml")
     assert draw_comparison(found, "png").startswith(b"\x89PNG")
+
+
+def drawn(comparison: Comparison, monkeypatch: pytest.MonkeyPatch) -> Any:
+    """The figure that a comparison is drawn into: the losses in the first row of panels, the differences below."""
+    kept: list[Any] = []
+    monkeypatch.setattr(plot, "render", lambda figure, _: kept.append(figure) or b"")
+    plot.draw_comparison(comparison, "svg")
+    return kept[0]
+
+
+def test_panels_of_a_column_have_one_range_and_means_end_where_their_seeds_do(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Also over wall-clock, where the seeds of an arm end at different times."""
+    for arm, pace in (("base", 1.0), ("other", 1.2)):
+        for seed in range(3):
+            losses = {10: 5.0, 20: 4.5 + 0.1 * seed, 40: 4.0 + 0.1 * seed}
+            write_run(tmp_path / arm / f"seed-{seed}", losses, seed=seed, seconds=pace * (1 + 0.2 * seed))
+    found = compare_runs([tmp_path / "base", tmp_path / "other"])
+    panels = drawn(found, monkeypatch).axes
+    for upper, lower, axis in zip(panels[:3], panels[3:], ("steps", "flops", "seconds"), strict=True):
+        assert upper.get_xlim() == lower.get_xlim()
+        for line, arm in zip(upper.lines, found.arms, strict=True):
+            ends = [
+                run.history.step if axis == "steps" else getattr(run.history.state.ledger, axis) for run in arm.runs
+            ]
+            assert line.get_xdata()[-1] == pytest.approx(sum(ends) / 3)
+            assert line.get_ydata()[-1] == pytest.approx(arm.loss.mean)
+    fastest = min(run.history.state.ledger.seconds for run in found.arms[0].runs)
+    assert panels[5].lines[-1].get_xdata()[-1] > fastest, "differences too"
+
+
+def test_no_two_arms_share_a_colour_or_a_stroke() -> None:
+    strokes = [plot._stroke(place) for place in range(1 + 4 * len(COLOURS))]
+    assert len({stroke["color"] for stroke in strokes[: 1 + len(COLOURS)]}) == 1 + len(COLOURS) == 13
+    assert len({(stroke["color"], stroke["linestyle"]) for stroke in strokes}) == len(strokes)
+
+
+def test_the_title_counts_the_arms_without_the_baseline_and_verdicts_stand_by_the_names(tmp_path: Path) -> None:
+    losses = {"base": 4.2, "a": 4.1, "b": 4.0, "c": 3.9}
+    paths = [write_run(tmp_path / name, {20: loss}) for name, loss in losses.items()]
+    page = report_page(compare_runs(paths), None)
+    assert page.title == "stdlib: 3 arms against base"
+    table = next(block for block in page.blocks if isinstance(block, Table))
+    assert table.header[:2] == ("arm", "verdict")
+    assert [row[:2] for row in table.rows] == [("base", "baseline"), *((name, "reject") for name in "abc")]
+    assert report_page(compare_runs(paths[:2]), None).title == "stdlib: a against base"
+    assert re.search(r"td:first-child \{ position: sticky", page.html()), "names stay in view where a table scrolls"
 
 
 def test_the_command_writes_what_it_says(tmp_path: Path, ppdgrow: Command) -> None:

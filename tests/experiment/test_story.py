@@ -5,6 +5,8 @@ from __future__ import annotations
 import dataclasses
 import hashlib
 import json
+import re
+import shutil
 from pathlib import Path
 from typing import Any
 
@@ -84,6 +86,25 @@ def test_the_three_lines_of_the_readme_work_as_typed(ppdgrow: Command) -> None:
     table = ppdgrow(f"compare {first} {on}").stdout
     assert "no insertion spike" in table
     assert "6 -> 8 at step 3" in table
+
+
+def test_automatic_names_have_one_suffix_and_never_meet(ppdgrow: Command) -> None:
+    def path(*arguments: str) -> str:
+        return ppdgrow(*arguments).stdout.splitlines()[-1]
+
+    first = path("train", *TINY, "--no-decay")
+    stem = re.fullmatch(r"(runs/stdlib-transformer-coupled-\d+)-[0-9a-f]{8}", first)
+    assert stem, first
+    found = [first]
+    for arguments in (["grow", first], ["grow", first, "--pairs", "2"]):
+        found.append(path(*arguments))
+        found += [path("train", found[-1], "--steps", "2"), path("grow", found[-1], "--remove", "last")]
+    assert len(set(found)) == len(found), "the same recipe from another parent is another run"
+    done = [*("grown", "trained", "removed") * 2]
+    assert [re.sub("[0-9a-f]{8}$", "", name) for name in found[1:]] == [f"{stem[1]}-{how}-" for how in done]
+    assert path("train", found[1], "--steps", "2") == found[2], "a repeated command finds its own folder"
+    shutil.copytree(found[1], "own-20260101")
+    assert path("train", "own-20260101", "--steps", "2").startswith("own-20260101-trained-"), "a date is no digest"
 
 
 def test_every_line_for_people_is_on_stderr_and_only_data_on_stdout(ppdgrow: Command, shallow: Path) -> None:

@@ -11,7 +11,7 @@ import numpy as np
 from ppdgrow.experiment.comparison.history import Budget, Evaluated, FloatArray, RunHistory
 
 Axis = Literal["steps", "flops", "seconds"]
-Curve = tuple[list[float], list[float]]
+Curve = tuple[Sequence[float] | FloatArray, Sequence[float] | FloatArray]
 AXES: tuple[Axis, ...] = ("steps", "flops", "seconds")
 GRID = 101
 
@@ -169,10 +169,11 @@ class Band:
 def bands(arms: Sequence[Sequence[RunHistory]], axis: Axis) -> list[Band]:
     """The curves of several arms at common points, interpolated between evaluated ones.
 
-    An arm has values where all its seeds have been evaluated before and after. The points are the evaluated steps,
+    An arm has values where all its seeds have been evaluated before and after; beyond steps, a step costs what it cost
+    its seeds on average. The points are the evaluated steps,
     or evenly spread ones where these are many or the axis is another.
     """
-    curves = [[_drawn(history, axis) for history in arm] for arm in arms]
+    curves = [_paced(arm, axis) for arm in arms]
     places = np.unique([cost for arm in curves for costs, _ in arm for cost in costs])
     if not len(places):
         return [Band((), (), (), ()) for _ in arms]
@@ -183,7 +184,8 @@ def bands(arms: Sequence[Sequence[RunHistory]], axis: Axis) -> list[Band]:
 
 def difference_band(pairs: Sequence[tuple[RunHistory, RunHistory]], axis: Axis) -> Band:
     """Loss of the second run of each pair less that of the first, where both have been evaluated before and after."""
-    curves = [(_drawn(baseline, axis), _drawn(other, axis)) for baseline, other in pairs]
+    paced = (_paced(arm, axis) for arm in zip(*pairs, strict=True))
+    curves = list(zip(*paced, strict=True))
     places = np.unique([cost for pair in curves for costs, _ in pair for cost in costs])
     if axis != "steps" and len(places):
         places = np.linspace(places[0], places[-1], GRID)
@@ -198,7 +200,7 @@ def _band(curves: Sequence[Curve], places: FloatArray) -> Band:
 
 def _common(curves: Sequence[Curve], places: FloatArray) -> FloatArray:
     """The places between the latest first and the earliest last point of the curves, and these two."""
-    if not curves or not all(costs for costs, _ in curves):
+    if not curves or not all(len(costs) for costs, _ in curves):
         return np.array([])
     first, last = max(costs[0] for costs, _ in curves), min(costs[-1] for costs, _ in curves)
     return np.unique([first, *places[(places > first) & (places < last)], last]) if first <= last else np.array([])
@@ -213,19 +215,35 @@ def _summary(places: FloatArray, values: Callable[[], Sequence[FloatArray]]) -> 
     return Band(*(tuple(map(float, column)) for column in columns))
 
 
-def _drawn(history: RunHistory, axis: Axis) -> Curve:
-    """Costs and losses of a run, with a second point where an insertion changed the loss."""
+def _paced(histories: Sequence[RunHistory], axis: Axis) -> list[Curve]:
+    """The curves of the seeds of an arm, all at their mean pace.
+
+    A step costs what it cost them on average: else their mean would end where the fastest seed does, in mid-course of
+    the others.
+    """
+    drawn = [_drawn(history, axis) for history in histories]
+    if axis == "steps" or len(drawn) < 2 or not all(steps for steps, _, _ in drawn):
+        return [(costs, losses) for _, costs, losses in drawn]
+    steps = _common(
+        [(own, losses) for own, _, losses in drawn], np.unique([step for own, _, _ in drawn for step in own])
+    )
+    if not len(steps):
+        return [([], []) for _ in drawn]
+    pace = np.mean([np.interp(steps, own, costs) for own, costs, _ in drawn], axis=0)
+    return [(pace, np.interp(steps, own, losses)) for own, _, losses in drawn]
+
+
+def _drawn(history: RunHistory, axis: Axis) -> tuple[list[float], list[float], list[float]]:
+    """Steps, costs and losses of a run, with a second point where an insertion changed the loss."""
     jumps = {event.step: event.loss_after for event in history.insertions if event.loss_after != event.loss_before}
-    costs: list[float] = []
-    losses: list[float] = []
+    points: list[tuple[float, float, float]] = []
     for point in history.metrics.evaluations:
         cost = cost_of(history, point, axis)
         if cost is None:
             continue
-        costs.append(cost)
-        losses.append(point.validation.loss)
+        points.append((point.step, cost, point.validation.loss))
         after = jumps.get(point.step)
         if after is not None and point.step < history.step:
-            costs.append(float(np.nextafter(cost, np.inf)))
-            losses.append(after)
-    return costs, losses
+            points.append((float(np.nextafter(point.step, np.inf)), float(np.nextafter(cost, np.inf)), after))
+    steps, costs, losses = zip(*points, strict=True) if points else ((), (), ())
+    return list(steps), list(costs), list(losses)

@@ -22,9 +22,11 @@ if TYPE_CHECKING:
 
     from ppdgrow.experiment.comparison.compare import Comparison
 
-# Lines of the arms after the baseline, whose line is black and wide: twelve that differ in colour, or in dashes.
+# Lines of the arms after the baseline, whose line is black and wide: twelve colours, then the same with other dashes.
 DASHES = ("-", "--", "-.", ":")
 NAMES: dict[Axis, str] = {"steps": "optimizer steps", "flops": "training FLOPs", "seconds": "seconds of training steps"}
+# Letters that fit below the panels, the strokes counted as letters.
+LEGEND = 170
 # Losses are shown from this share of the longest run on, and differences are scaled to the second half: what comes
 # before is a fall that hides all else.
 SHOWN_FROM = 0.12
@@ -36,14 +38,13 @@ def draw_comparison(comparison: Comparison, file_format: str) -> bytes:
     from matplotlib.ticker import EngFormatter
 
     with new_figure(12.5, 7.5) as figure:
-        rows = figure.subplots(2, len(AXES))
+        rows = figure.subplots(2, len(AXES), sharex="col")
         for axis, losses, differences in zip(AXES, *rows, strict=True):
             _losses(losses, comparison, axis)
             _differences(differences, comparison, axis)
             differences.set_xlabel(NAMES[axis])
             if axis == "flops":
-                for panel in (losses, differences):
-                    panel.xaxis.set_major_formatter(EngFormatter())
+                differences.xaxis.set_major_formatter(EngFormatter())
         unit = loss_unit(comparison.baseline.first.history)
         rows[0][0].set_ylabel(f"validation loss, {unit}")
         rows[1][0].set_ylabel(f"less that of {comparison.baseline.name}", parse_math=False)
@@ -98,10 +99,10 @@ def _colour(place: int) -> str:
 
 
 def _stroke(place: int) -> dict[str, Any]:
-    """Colour, dashes and width of an arm's line: from the thirteenth on they repeat, wider."""
-    dash = "-" if place == 0 else DASHES[(place - 1) % len(DASHES)]
-    width = 2.4 if place == 0 else 1.3 + 0.8 * ((place - 1) // 12)
-    return {"color": _colour(place), "linestyle": dash, "linewidth": width}
+    """Colour, dashes and width of an arm's line."""
+    turn = place - 1 + (place - 1) // len(COLOURS)  # the dashes move on by one where the colours begin again
+    dash = "-" if place == 0 else DASHES[turn % len(DASHES)]
+    return {"color": _colour(place), "linestyle": dash, "linewidth": 2.4 if place == 0 else 1.5}
 
 
 def _mark_insertions(axes: Axes, arm: ComparedArm, place: int, axis: Axis) -> None:
@@ -141,7 +142,8 @@ def _legend(figure: Figure, comparison: Comparison) -> None:
     from matplotlib.lines import Line2D
 
     handles = [Line2D([], [], **_stroke(place)) for place in range(len(comparison.arms))]
-    legend = figure.legend(handles, [""] * len(handles), loc="outside lower center", ncols=4, frameon=False)
+    columns = max(1, min(4, LEGEND // (8 + max(len(arm.name) for arm in comparison.arms))))
+    legend = figure.legend(handles, [""] * len(handles), loc="outside lower center", ncols=columns, frameon=False)
     for text, arm in zip(legend.get_texts(), comparison.arms, strict=True):
         text.set_parse_math(False)  # an arm may be called $x$,
         text.set_text(arm.name)  # or _x, which matplotlib would hide as a label
