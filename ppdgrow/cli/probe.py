@@ -57,8 +57,10 @@ def run(
     """
     narrator = Narrator(quiet=quiet, json=json)
     with narrator.status("importing torch"):
+        from ppdgrow.checkpoint import locate_checkpoint
         from ppdgrow.experiment.probing.cancellation import DTYPES
         from ppdgrow.experiment.probing.probe import ProbeRequest, probe
+        from ppdgrow.experiment.proposal import after
 
     names = tuple(DTYPES) if dtype is None else tuple(part.strip() for part in dtype.split(","))
     with narrator.status(f"probing {checkpoint}"):
@@ -79,6 +81,7 @@ def run(
         narrator.say(f"gradient norms and activity are drawn in {plot}")
     if not report.passed:
         raise CheckFailedError("; ".join(report.failures))
+    after(*locate_checkpoint(checkpoint), options.same_place(device, data_dir)).tell(narrator)
 
 
 def _tell(report: ProbeReport, narrator: Narrator) -> None:

@@ -69,6 +69,8 @@ def doubts_of(history: RunHistory) -> Iterator[str]:
         yield f"{name}: skipped a damaged checkpoint: {reason}"
     if history.step < history.planned_step:
         yield f"{name} is unfinished: step {history.step:,} of {history.planned_step:,}"
+    if history.untrained:
+        yield f"{name} was not trained since it was grown at step {history.step:,}: train it first"
     if state.lr_factor > DECAYED_BELOW:
         yield (
             f"the learning rate of {name} is not decayed: it ends at {state.lr_factor:.2g} of its peak, so its "
