@@ -134,6 +134,7 @@ def run(
         from ppdgrow.experiment.comparison.command import CompareRequest, compare
         from ppdgrow.experiment.comparison.evaluation import EvaluationOptions
         from ppdgrow.experiment.comparison.output import OutputFiles
+        from ppdgrow.experiment.proposal import after_comparison
 
     request = CompareRequest(
         paths=runs,
@@ -153,6 +154,7 @@ def run(
     _tell(comparison, narrator)
     for path in request.files.write(comparison):
         narrator.say(f"written: {path}")
+    after_comparison(comparison, runs, reported=bool(report)).tell(narrator)
     if accept and comparison.verdict == "reject":
         raise typer.Exit(3)
 

@@ -117,6 +117,7 @@ def run(
     narrator = Narrator(quiet=quiet, json=json)
     with narrator.status("importing torch"):
         from ppdgrow.experiment.grow import GrowRequest, grow, growth_asked
+        from ppdgrow.experiment.proposal import after
 
     asked: dict[str, Any] = {"pair": pair, "pairs": pairs, "position": position, "source": source}
     asked |= {"scale": scale, "method": method, "moments": moments}
@@ -135,6 +136,8 @@ def run(
         result = grow(request, narrator)
     narrator.document(result.document())
     _tell(result, narrator)
+    flags = options.same_place(device, data_dir)
+    after(result.run, result.run.checkpoint_path(result.event["step"]), flags).tell(narrator)
     narrator.data(result.run.path.as_posix())
 
 

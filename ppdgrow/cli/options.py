@@ -32,6 +32,12 @@ def parse_number(text: str) -> Any:
     return text if value is None else value
 
 
+def same_place(device: str, data_dir: Path | None = None) -> list[str]:
+    """The flags with which another command computes where this one did, on its copy of the data."""
+    where = [] if device == "auto" else ["--device", device]
+    return where if data_dir is None else [*where, "--data-dir", str(data_dir)]
+
+
 CheckpointArgument = Annotated[
     Path,
     typer.Argument(metavar="CKPT", autocompletion=completion.complete_run, help="Run folder or checkpoint; only read."),

@@ -75,8 +75,10 @@ def run(
     """
     narrator = Narrator(quiet=quiet, json=json)
     with narrator.status("importing torch"):
+        from ppdgrow.checkpoint import locate_checkpoint
         from ppdgrow.experiment.probing.cancellation import DTYPES
         from ppdgrow.experiment.probing.probe import ProbeRequest, probe
+        from ppdgrow.experiment.proposal import after
 
     names = tuple(DTYPES) if dtype is None else tuple(part.strip() for part in dtype.split(","))
     with narrator.status(f"probing {checkpoint}"):
@@ -104,6 +106,7 @@ def run(
         narrator.data(clean(drawn.text))
     if not report.passed:
         raise CheckFailedError("; ".join(report.failures))
+    after(*locate_checkpoint(checkpoint), options.same_place(device, data_dir)).tell(narrator)
 
 
 def _tell(report: ProbeReport, narrator: Narrator) -> None:

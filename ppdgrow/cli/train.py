@@ -182,6 +182,8 @@ def run(
         _list_keys(narrator)
         return
     with narrator.status("importing torch"):
+        from ppdgrow.checkpoint import RunFolder
+        from ppdgrow.experiment.proposal import after
         from ppdgrow.experiment.training.train import TrainRequest, train
 
     flags: dict[str, tuple[str, Any]] = {
@@ -224,6 +226,8 @@ def run(
         _tell(preview, narrator)
     else:
         document = train(request, narrator)
+        run_folder, final = RunFolder(Path(document["run"])), Path(document["checkpoint"])
+        after(run_folder, final, options.same_place(device)).tell(narrator)
     narrator.document(document)
     narrator.data(document["run"])
 

@@ -42,6 +42,16 @@ def _decided(event: Event) -> int:
     return until if isinstance(until, int) else int(event["step"])
 
 
+def last_change(events: Iterable[Event]) -> str | None:
+    """The last event that made the model what it is, outside of trials: `train`, `grow` or `remove`."""
+    changes = [
+        event["event"]
+        for event in events
+        if event.get("event") in ("train", "grow", "remove") and event.get("trial") is None
+    ]
+    return changes[-1] if changes else None
+
+
 def is_kept(event: Event) -> bool:
     """Whether the event is not one of a rejected trial."""
     return event.get("decision") != "reject"

@@ -72,6 +72,8 @@ def doubts_of(history: RunHistory) -> Iterator[str]:
         yield f"skipped a damaged checkpoint: {reason}"
     if history.cut_short is not None:
         yield history.cut_short
+    elif history.untrained:
+        yield f"not trained since it was grown at step {history.step:,}: train it first"
     elif not history.decayed:
         yield "the learning rate is not decayed at the end, so the last loss is not the best"
     checkpoint = f"the checkpoint is at step {history.step:,}"

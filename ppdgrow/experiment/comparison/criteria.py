@@ -36,6 +36,7 @@ TWIN_RULE = "twin rule"
 ONE_SEED = "one seed: no interval"
 SEED = "one seed"
 NOT_DECIDING = "does not decide"
+UNTRAINED = "not judged: not trained since it was grown"
 NO_COMMON_SEED = "not judged: no seed in common"
 
 _HOLDS = {"<": operator.lt, "<=": operator.le, ">": operator.gt, ">=": operator.ge}
@@ -77,14 +78,16 @@ def success_criteria(baseline: ComparedArm, arm: ComparedArm) -> tuple[Criterion
     With several seeds an end of the 95 % interval of the paired differences decides, with one the figure itself.
     """
     comparable_loss = (_comparable_loss(baseline, arm),) if len(arm.pairs) > 1 else ()
-    return (
-        _no_insertion_spike(baseline, arm),
+    of_training = (
         _lower_loss(baseline, arm),
         *comparable_loss,
         _comparable_accuracy(baseline, arm),
         _cost(baseline, arm, "flops", CHEAPER_FLOPS),
         _cost(baseline, arm, "seconds", CHEAPER_SECONDS),
     )
+    if any(run.history.untrained for run in arm.runs):
+        of_training = tuple(replace(criterion, passed=None, note=UNTRAINED) for criterion in of_training)
+    return (_no_insertion_spike(baseline, arm), *of_training)
 
 
 def _no_insertion_spike(baseline: ComparedArm, arm: ComparedArm) -> Criterion:
@@ -245,6 +248,7 @@ def _note(figure: str, *, decides: bool) -> str:
 
 
 def verdict_of(criteria: Sequence[Criterion]) -> Verdict:
-    """`accept` iff at least one criterion was judged, and all that were judged passed."""
-    judged = [criterion.passed for criterion in criteria if criterion.passed is not None]
-    return "accept" if judged and all(judged) else "reject"
+    """`accept` iff all criteria that were judged passed, and one of them is more than the insertion's."""
+    judged = [criterion for criterion in criteria if criterion.passed is not None]
+    more = any(criterion.name != NO_INSERTION_SPIKE for criterion in judged)
+    return "accept" if more and all(criterion.passed for criterion in judged) else "reject"

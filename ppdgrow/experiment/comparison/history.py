@@ -18,6 +18,7 @@ from ppdgrow.checkpoint import RunFolder
 from ppdgrow.config.architecture import Architecture
 from ppdgrow.config.schema import Recipe
 from ppdgrow.config.state import Count, Finite, TrainerState, Validation
+from ppdgrow.experiment.lineage import last_change
 
 FloatArray = npt.NDArray[np.float64]
 IntArray = npt.NDArray[np.int64]
@@ -157,6 +158,11 @@ class RunHistory:
         if self.step < self.planned_step:
             return f"unfinished, at step {self.step:,} of {self.planned_step:,}"
         return None
+
+    @property
+    def untrained(self) -> bool:
+        """Whether it was grown by hand and no step was made since."""
+        return last_change(self.lineage) == "grow" and self.surgery[-1].step == self.step
 
     @property
     def decayed(self) -> bool:

@@ -316,9 +316,10 @@ def closing_lines(comparison: Comparison) -> list[str]:
     if decided is None:
         judged = [criterion for criterion in comparison.criteria if criterion.passed is not None]
         passed = sum(criterion.passed is True for criterion in judged)
+        more = any(criterion.name != NO_INSERTION_SPIKE for criterion in judged)
+        worth = f"{passed} of {len(judged)} judged criteria passed" if more else "nothing that training does was judged"
         return [
-            f"verdict: {comparison.verdict} ({passed} of {len(judged)} judged criteria passed, "
-            f"against {comparison.baseline.name})",
+            f"verdict: {comparison.verdict} ({worth}, against {comparison.baseline.name})",
             *(note for note in comparison.notes if note != ONE_SEED),
             *([ONE_SEED_EACH] if ONE_SEED in comparison.notes else []),
         ]

@@ -5,7 +5,7 @@ Each refusal of a run before its first step is made here, so that the dry run ma
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal
@@ -34,6 +34,7 @@ from ppdgrow.experiment.setting import (
     warn_of_changes,
 )
 from ppdgrow.experiment.training.leg import make_optimizer
+from ppdgrow.experiment.training.outlook import phases
 from ppdgrow.experiment.training.space import Space, space_of
 from ppdgrow.experiment.training.start import Start, first_start
 from ppdgrow.nn.model import Model, build_model
@@ -141,7 +142,7 @@ def prepare(job: Job, device: torch.device, narrator: Narrator, *, fake: FakeTen
     agenda = Agenda(recipe.growth, job.first, job.last, recipe.train.eval_every)
     check_agenda(agenda, start.architecture)
     schedule, notes = make_schedule(recipe.train, first=job.first, last=job.last, initial=start.lr_factor)
-    notes = [*unused_keys(job.resolved, dataset), *notes]
+    notes = [*unused_keys(job.resolved, dataset), *notes, *_rewarming(job, schedule)]
     model, _ = build(start, recipe, device, fake)  # each leg makes an optimizer of its own, with a state of its own
     data_device = device if fake is None else CPU
     dataset.batches("train", batch_size=recipe.train.batch_size, seed=recipe.train.seed, device=data_device)
@@ -194,6 +195,17 @@ def _start(job: Job, dataset: Dataset, fake: FakeTensorMode | None) -> Start:
         parent = replace(parent, checkpoint=replace(old, tensors=tensors, moments=moments))
     with fake:
         return first_start(parent, job.recipe, dataset)
+
+
+def _rewarming(job: Job, schedule: Schedule) -> Iterator[str]:
+    """A run that goes on from a rate below its peak rises to it again."""
+    rise = next(iter(phases(schedule, job.recipe.train.lr, first=job.first, last=job.last)))
+    if job.parent is not None and rise.name == "warm-up":
+        ended = job.parent.checkpoint.state.lr_factor
+        yield (
+            f"the learning rate of {job.parent.folder.as_posix()} ended at {ended:.2g} of its peak: {rise} again "
+            "(--no-decay is for a run that will be continued)"
+        )
 
 
 def measures_precision(job: Job, device: torch.device) -> bool:
