@@ -108,6 +108,19 @@ def test_extras_that_are_installed_exist() -> None:
     assert {extra for names in named for extra in names.split(",")} <= known.keys()
 
 
+def test_it_is_short_and_wrapped() -> None:
+    lines = README.splitlines()
+    assert len(lines) <= 350
+    assert [line for line in lines if len(line) > 120 and not line.startswith("|")] == []
+
+
+@pytest.mark.parametrize("term", ["theta_0", "half-steps", "arm", "twin"])
+def test_a_term_is_explained_where_it_first_occurs(term: str) -> None:
+    first = re.search(rf"(?<![\w-]){term}(?![\w-])", README)
+    assert first is not None
+    assert README[first.start() - 1] + README[first.end()] == "**", README[first.start() - 80 : first.end() + 80]
+
+
 def test_the_hooks_before_a_commit_are_the_first_checks_of_the_gate() -> None:
     (repository,) = yaml.safe_load((ROOT / ".pre-commit-config.yaml").read_text())["repos"]
     hooks = [hook["entry"] for hook in repository["hooks"]]

@@ -10,8 +10,8 @@ import pytest
 import torch
 
 from ppdgrow.config.load import Layer, read_yaml, resolve
-from ppdgrow.config.schema import recipe_keys
-from ppdgrow.config.yaml12 import format_value
+from ppdgrow.config.schema import flatten, recipe_keys
+from ppdgrow.config.yaml12 import format_value, parse_yaml
 from ppdgrow.nn import branches
 from ppdgrow.nn.coupling import Coupling, Pair
 
@@ -64,10 +64,12 @@ def test_the_branch_of_the_readme_is_one(monkeypatch: pytest.MonkeyPatch) -> Non
 
 
 def test_the_readme_has_every_recipe_key_with_its_default() -> None:
-    text = (ROOT / "README.md").read_text()
-    shown = dict(re.findall(r"^\| `([a-z_]+(?:\.[a-z_]+)?)` \| `(.*?)` \|", text, flags=re.MULTILINE))
-    for key, default in recipe_keys().items():
-        assert shown[key] == format_value(default), key
+    section = (ROOT / "README.md").read_text().partition("\n## Recipes\n")[2]
+    (block,) = re.findall(r"^```yaml\n(.*?)^```", section, flags=re.MULTILINE | re.DOTALL)
+    shown = flatten(parse_yaml(block, "README.md"))
+    assert {key: format_value(value) for key, value in shown.items()} == {
+        key: format_value(default) for key, default in recipe_keys().items()
+    }
 
 
 def test_the_tests_that_the_readme_names_are_there() -> None:

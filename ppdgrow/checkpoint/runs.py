@@ -25,7 +25,16 @@ STEP_NAME = re.compile(r"step-([0-9]{8}|[1-9][0-9]{8,})")
 
 @dataclass(frozen=True)
 class RunFolder:
-    """The places in a run folder. Nothing is created by naming it."""
+    """The places in a run folder. Nothing is created by naming it.
+
+    recipe.yaml             the recipe that ran, with the source of each value
+    metrics.jsonl           one line per optimizer step; wall-clock only under "timing"
+    growth.jsonl            lineage and events, with their figures, command, version, commit and machine
+    test.jsonl              figures on the test split, by checkpoint, where compare --test asked for them
+    trials/                 the arms of a round, while nothing is decided
+    README.md               model card
+    checkpoints/            one folder for each step that is kept, see `format`
+    """
 
     path: Path
 

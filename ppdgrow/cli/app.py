@@ -156,7 +156,12 @@ def _program(
         bool, typer.Option("--version", callback=_print_version, is_eager=True, help="Print the version and exit.")
     ] = False,
 ) -> None:
-    """Grow neural networks in depth with identity-cancelling pairs, and test honestly whether it helps."""
+    """Grow neural networks in depth with identity-cancelling pairs, and test honestly whether it helps.
+
+    Exit codes: 0 done or accepted; 1 a bug; 2 usage or configuration; 3 rejected (compare --accept); 4 an input or
+    checkpoint is missing, cut off or altered; 5 diverged; 6 storage, full or read-only; 7 a check failed, such as a
+    pair that does not cancel; 129, 130, 143 interrupted, with the state saved: the same command goes on.
+    """
 
 
 def run(app: typer.Typer, arguments: Sequence[str] | None = None) -> int:

@@ -57,7 +57,9 @@ def run(
     source: Annotated[
         Literal["copy", "slice", "random"] | None,
         typer.Option(
-            help="Where theta_0 comes from. [default: copy in a coupled stream, slice in a residual one]",
+            help="Where theta_0, the weights from which both members of a pair start, comes from: copy (the nearest "
+            "preceding branch of the kind), slice (of a full-width one), random. [default: copy in a coupled stream, "
+            "slice in a residual one]",
             rich_help_panel=GROWTH,
         ),
     ] = None,
@@ -111,8 +113,9 @@ def run(
     """Add identity-cancelling pairs to a checkpoint.
 
     Or add rival blocks, or take a pair out. Prints the validation loss before and after on the same batches.
-    Exits with 7, with nothing written, if a pair changes the function. The input is never written to; the last
-    line of the output is the new run folder.
+    Exits with 7, with nothing written, if a pair changes the function. Half-steps are the branches that must run one
+    after the other: 2 in a layer, 2n + 1 in n adjacent pairs. The input is never written to; the last line of the
+    output is the new run folder.
     """
     narrator = Narrator(quiet=quiet, json=json)
     with narrator.status("importing torch"):

@@ -164,7 +164,7 @@ def run(
         bool,
         typer.Option(
             "--dry-run",
-            help="Show what the run would do, cost and hold; train nothing, write no run.",
+            help="Show what the run would do, cost and hold (memory: a lower bound); train nothing, write no run.",
             rich_help_panel=options.OUTPUT,
         ),
     ] = False,
@@ -175,7 +175,8 @@ def run(
 
     The last line of the output is the run folder. The same command again goes on where it stopped, and a
     finished run is not run again. A tied pair is untied by the first step. A recipe with growth: entries grows
-    on the way, and keeps each growth only if its trial earns it.
+    on the way, and keeps each growth only if its trial earns it, held against the loss before or against its twin, the
+    ungrown model trained on the same batches.
     """
     narrator = Narrator(quiet=quiet, json=json)
     if keys:

@@ -1,6 +1,7 @@
 """The closed registry of kinds: what blocks are made of, and which of them fit which model family.
 
-A new kind is one line in `KINDS`; a new branch one class and one line in `nn.branches`, and one cost in `accounting`.
+A new kind is one line in `KINDS`, and one in `STYLES` of `experiment.probing.plot`; a new branch is one class and one
+line in `nn.branches`, and two lines in `accounting`: its parameters and its FLOPs.
 """
 
 from __future__ import annotations

@@ -25,7 +25,7 @@ class OrthogonalMap(nn.Module):
 
     W is the Cayley transform of a skew-symmetric matrix, by `torch.nn.utils.parametrizations.orthogonal`. Of torch's
     three maps it was the most accurate, and from some width on by far the fastest (`tests/bench/bench_orthogonal.py`).
-    There is no stored base, so that all of W is in one tensor.
+    There is no stored base, so that all of W is in one tensor. Forming W costs O(D^3) per step, not per token.
     """
 
     def __init__(self, width: int) -> None:

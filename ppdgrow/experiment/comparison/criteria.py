@@ -76,6 +76,8 @@ def success_criteria(baseline: ComparedArm, arm: ComparedArm) -> tuple[Criterion
     """The criteria of one arm against the baseline.
 
     With several seeds an end of the 95 % interval of the paired differences decides, with one the figure itself.
+    Equal steps are the last step at which both were evaluated. The cost to equal loss is that until the validation loss
+    first fell to the baseline's final loss, interpolated between evaluations, over the same cost of the baseline.
     """
     comparable_loss = (_comparable_loss(baseline, arm),) if len(arm.pairs) > 1 else ()
     of_training = (

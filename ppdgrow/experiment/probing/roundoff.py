@@ -15,7 +15,8 @@ Together, relative to M:
 
     bound = c (u + k sqrt(K) v) (1 + r)^(S + 1)        c = 8
 
-c stands for the handful of sums on the way (at most 6) and for branches that are not perfectly conditioned.
+c stands for the handful of sums on the way (at most 6) and for branches that are not perfectly conditioned; it is
+calibrated, not proven.
 A wrong inverse is off by the branch terms themselves, about r: beyond the bound wherever r is not rounding noise too.
 A bound of 1 or more judges nothing; in fp64 it takes r = 10,000 to get there.
 """
