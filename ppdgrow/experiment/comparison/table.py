@@ -32,7 +32,7 @@ from ppdgrow.experiment.comparison.cells import (
     with_interval,
 )
 from ppdgrow.experiment.comparison.compare import Comparison
-from ppdgrow.experiment.comparison.criteria import ONE_SEED, Criterion
+from ppdgrow.experiment.comparison.criteria import NO_INSERTION_SPIKE, ONE_SEED, Criterion
 from ppdgrow.experiment.comparison.curves import AXES, Axis, EqualPoint
 from ppdgrow.experiment.comparison.figures import ComparedArm
 from ppdgrow.experiment.comparison.insertions import Insertion
