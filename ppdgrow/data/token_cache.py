@@ -91,7 +91,7 @@ def few_lines(lines: Sequence[str]) -> list[str]:
         replace_file(path, content)
     except OSError:
         listed = ""
-    return [*lines[:FEW], f"skipped {len(lines) - FEW:,} more files{listed}"]
+    return [*lines[:FEW], f"skipped {len(lines) - FEW:,} more{listed}"]
 
 
 def _entry(kind: str, *content: str) -> Path:

@@ -171,6 +171,12 @@ def test_a_python_without_sources_is_explained(tmp_path: Path, monkeypatch: pyte
         dataset.describe()
 
 
+def test_a_git_lfs_pointer_is_no_text(folder: Path) -> None:
+    (folder / "wikitext-2" / "valid.txt").write_text("version https://git-lfs.github.com/spec/v1\noid sha256:0\n")
+    with pytest.raises(InvalidInputError, match=r"wikitext2: '.*valid\.txt' is a git-lfs pointer.*`git lfs pull`"):
+        text_dataset(folder, "byte").stream("validation")
+
+
 @pytest.mark.parametrize("spec", ["bpe:300", "word"])
 def test_text_that_is_not_utf8_is_refused(folder: Path, spec: str) -> None:
     (folder / "wikitext-2" / "valid.txt").write_bytes(b"abc\xff" + TEXT)

@@ -234,11 +234,11 @@ def test_of_many_broken_images_the_first_five_are_named_and_all_are_listed(
     assert [warning.count(".png") for warning in told] == [1, 1, 1, 1, 1, 0]
     assert all(warning.endswith("cannot be read (cannot identify image file)") for warning in told[:5])
     (listed,) = (tmp_path / "cache").glob("skipped-*.txt")
-    assert told[5] == f"skipped 2 more files: all 7 are listed in {str(listed)!r}"
+    assert told[5] == f"skipped 2 more: all 7 are listed in {str(listed)!r}"
     assert listed.read_text().count(".png' cannot be read (cannot identify image file)\n") == 7
     (tmp_path / "no folder").write_text("")
     monkeypatch.setenv("PPDGROW_CACHE", str(tmp_path / "no folder"))
-    assert dataset.warnings[5] == "skipped 2 more files"
+    assert dataset.warnings[5] == "skipped 2 more"
 
 
 def test_a_git_lfs_pointer_is_named_as_what_it_is(tmp_path: Path) -> None:

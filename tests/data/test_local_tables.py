@@ -114,6 +114,13 @@ def test_classes_are_matched_by_name_across_tables(tmp_path: Path, pictures: lis
         rows = {"image": [{"bytes": picture, "path": None} for picture in pictures], "label": labels}
         datasets.Dataset.from_dict(rows, features=features).to_parquet(str(folder / f"{name}.parquet"))
 
+    saved("train", ["dark", "light", "grey"], [0, 1] * 10)
+    dataset = opened(folder)
+    dataset.describe()
+    assert dataset.warnings == ["no image has the class 'grey', which the table names"]
+    saved("validation", ["light", "grey"], [0, 1] * 10)
+    with pytest.raises(InvalidInputError, match="the class 'grey' has no image in the training split"):
+        opened(folder).describe()
     saved("train", ["dark", "light"], [0, 1] * 10)
     saved("validation", ["light", "dark"], [0, 1] * 10)
     dataset = opened(folder)

@@ -193,7 +193,7 @@ def test_of_many_skipped_files_a_few_are_named(ppdgrow: Command) -> None:
         (path / f"{number}.bin").write_bytes(bytes(range(256)))
     told = ppdgrow("train --layers 1 --steps 1 --data words --out s -o data.skip_broken=true", *TINY).stderr
     assert told.count("warning: skipped") == 6
-    listed = re.search(r"skipped 35 more files: all 40 are listed in '(.*)'", " ".join(told.split()))
+    listed = re.search(r"skipped 35 more: all 40 are listed in '(.*)'", " ".join(told.split()))
     assert listed
     assert Path(listed[1]).read_text().count("is binary") == 40
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Sequence
-from functools import partial
+from functools import cache, partial
 from pathlib import Path
 from typing import Any
 
@@ -35,10 +35,9 @@ class TextColumn(TextSource):
     def text(self, part: Split | None) -> str:
         """All rows of the part in their order, each with a newline at its end."""
         documents, count = [], 0
-        for name, values in self._tables.column(part, self._column):
+        for name, rows in self._tables.rows(part, self._column):
             with reading("data", Path(self._tables.where) / name):
-                rows = [row.decode() if isinstance(row, bytes) else row for row in values.to_pylist()]
-            documents += [row for row in rows if row]
+                documents += [row.decode() if isinstance(row, bytes) else row for row in rows if row]
             count += len(rows)
         if not documents:
             raise InvalidInputError(
@@ -66,43 +65,40 @@ class ImageColumn(ImageSource):
                 f"data {tables.where!r}: some tables name the classes of {label!r} and others do not, so that their "
                 "numbers may mean different classes: save them all in one way"
             )
-        self._known: dict[Split | None, list[str | None]] = {}
+        self._known: dict[Split | None, list[tuple[str, int, str | None]]] = {}
         training = training_part(self.parts)
         listed = dict.fromkeys(name for names in self._names.values() for name in names or ())
         # With 1 alone, -1 is a class.
-        self._signed = not listed and {str(v) for _, rows in self._rows(training) for v in rows} == {"-1", "1"}
-        found = {label for label in self._labels(training) if label is not None}
+        self._signed = not listed and {str(v) for _, rows in tables.rows(training, label) for v in rows} == {"-1", "1"}
+        found = {name for _, _, name in self._labels(training) if name is not None}
         self.classes = tuple(listed or sorted(found, key=_by_number))
 
     def samples(self, part: Split | None) -> list[Sample]:
         """The rows of the part in their order, without those that have no label."""
-        labels = iter(self._labels(part))
+        images = {name: cache(partial(self._tables.column, name, self._image)) for name in self.parts[part]}
         return [
-            Sample(_row(name, number), label, partial(_encoded, values, number, self._tables.root))
-            for name, values in self._tables.column(part, self._image)
-            for number, label in zip(range(len(values)), labels, strict=False)
+            Sample(_row(name, number), label, partial(_encoded, images[name], number, self._tables.root))
+            for name, number, label in self._labels(part)
             if label is not None
         ]
 
-    def _labels(self, part: Split | None) -> list[str | None]:
+    def _labels(self, part: Split | None) -> list[tuple[str, int, str | None]]:
+        """Table, number and class of each row of a part."""
         if part not in self._known:
-            found = [self._class_of(value, name, i) for name, rows in self._rows(part) for i, value in enumerate(rows)]
+            found = [
+                (name, number, self._class_of(value, name, number))
+                for name, rows in self._tables.rows(part, self._label)
+                for number, value in enumerate(rows)
+            ]
             self._known[part] = found
-            if None in found:
+            without = sum(label is None for _, _, label in found)
+            if without:
                 of_part = f" of {part}" if part else ""
                 self.notes.append(
-                    f"left out {found.count(None):,} of {len(found):,} rows{of_part} whose {self._label!r} is -1, the "
-                    "mark of no label"
+                    f"left out {without:,} of {len(found):,} rows{of_part} whose {self._label!r} is -1, the mark of no "
+                    "label"
                 )
         return self._known[part]
-
-    def _rows(self, part: Split | None) -> list[tuple[str, list[Any]]]:
-        """The labels in each table of a part as they are."""
-        found = []
-        for name, values in self._tables.column(part, self._label):
-            with reading("data", Path(self._tables.where) / name):
-                found.append((name, values.to_pylist()))
-        return found
 
     def _class_of(self, value: Any, table: str, number: int) -> str | None:
         if value in NO_LABEL and not self._signed:
@@ -126,9 +122,9 @@ def _row(table: str, number: int) -> str:
     return f"{table} row {number}".lstrip()
 
 
-def _encoded(values: Any, number: int, root: Path) -> bytes:
+def _encoded(column: Callable[[], Any], number: int, root: Path) -> bytes:
     """The bytes of an image, from the file where the row has only its path."""
-    value = values[number].as_py()
+    value = column()[number].as_py()
     found = (value.get("bytes") or value.get("path")) if isinstance(value, dict) else value
     if isinstance(found, str) and found:
         path = root / found
@@ -178,9 +174,10 @@ def text_column(tables: Tables, config: DataConfig) -> str:
     fits = _holds_text if config.text_column is None else _may_hold_text
     column = _column(tables, "text_column", config.text_column, TEXT_NAMES, fits)
     if column is None:
+        other = "rename it to .txt to read all of it" if "encoding" in tables.keys else "use other data"
         raise ConfigError(
             f"data {tables.where!r}: found {_columns(tables.schema)}, of which none is clearly the text, expected one "
-            "of strings: name it with -o data.text_column=NAME, or use other data"
+            f"of strings: name it with -o data.text_column=NAME, or {other}"
         )
     _tell_choice(tables, "text_column", config.text_column, column, TEXT_NAMES, fits)
     return column

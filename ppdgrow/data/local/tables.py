@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from functools import cache, lru_cache, partial
 from pathlib import Path
@@ -28,7 +28,7 @@ class Tables:
         root: the folder from which paths in the tables start.
         parts: names of tables by the split that they are named for.
         schema_of: gives the pyarrow schema of a table.
-        read: `read(name, column)` gives the values of a column, a pyarrow chunked array.
+        read: as `column`, of a column that is there.
         notes: what a user should know of what was found so far.
         keys: of the recipe's `data` that are of use, beside names of columns.
     """
@@ -58,19 +58,30 @@ class Tables:
         """All tables."""
         return [name for names in self.parts.values() for name in names]
 
-    def column(self, part: Split | None, column: str) -> list[tuple[str, Any]]:
-        """The values of a column in each table of a part, with the table's name.
+    def column(self, name: str, column: str) -> Any:
+        """The values of a column of a table, a pyarrow chunked array.
+
+        Raises:
+            InvalidInputError: the table cannot be read, or lacks the column.
+        """
+        if column not in self.schema_of(name).names:
+            raise InvalidInputError(
+                f"data {self.where!r}: {name!r} has no column {column!r} as the other tables have "
+                f"({few(self.schema_of(name).names)}): take it away"
+            )
+        return self.read(name, column)
+
+    def rows(self, part: Split | None, column: str) -> Iterator[tuple[str, list[Any]]]:
+        """The values of a column in each table of a part as Python has them, with the table's name.
 
         Raises:
             InvalidInputError: a table cannot be read, or lacks the column.
         """
         for name in self.parts[part]:
-            if column not in self.schema_of(name).names:
-                raise InvalidInputError(
-                    f"data {self.where!r}: {name!r} has no column {column!r} as the other tables have "
-                    f"({few(self.schema_of(name).names)}): take it away"
-                )
-        return [(name, self.read(name, column)) for name in self.parts[part]]
+            values = self.column(name, column)
+            with reading("data", Path(self.where) / name):
+                plain = values.to_pylist()
+            yield name, plain
 
 
 def open_tables(files: Files, config: DataConfig) -> Tables:
