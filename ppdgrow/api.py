@@ -238,7 +238,7 @@ def compare(
     data_dir: AnyPath | None = None,
     quiet: bool = False,
 ) -> dict[str, Any]:
-    """Hold runs against a baseline, or decide whether a growth is kept, as `ppdgrow compare`.
+    """Compare runs with a baseline, or decide whether a growth is kept, as `ppdgrow compare`.
 
     Args:
         baseline: a run folder, or a folder of runs that are the seeds of one arm; with `accept` the parent.

@@ -121,7 +121,7 @@ def run(
     json: options.JsonOption = False,
     quiet: options.QuietOption = False,
 ) -> None:
-    """Hold runs against a baseline.
+    """Compare runs with a baseline.
 
     Prints one table: depth, cost, losses at equal steps, what the insertion did, and the success criteria of the
     first experiment, each with its figure and bound. Runs that differ in nothing but their seeds are one arm, with

@@ -164,7 +164,8 @@ def run(
         bool,
         typer.Option(
             "--dry-run",
-            help="Show what the run would do, cost and hold (memory: a lower bound); train nothing, write no run.",
+            help="Show what the run would do and what it would cost (memory: a lower bound); train nothing, write no "
+            "run.",
             rich_help_panel=options.OUTPUT,
         ),
     ] = False,
