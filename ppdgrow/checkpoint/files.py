@@ -123,14 +123,14 @@ def strict_json(data: bytes) -> Any:
         try:
             json.dumps(document, ensure_ascii=False).encode("utf-8")
         except UnicodeEncodeError:
-            raise ValueError("half of a surrogate pair is no character") from None
+            raise ValueError("half of a surrogate pair is not a character") from None
     return document
 
 
 def _no_duplicates(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
     document = dict(pairs)
     if len(document) != len(pairs):
-        raise ValueError("a key stands twice")
+        raise ValueError("a key occurs twice")
     return document
 
 
@@ -141,7 +141,7 @@ def _no_constant(name: str) -> Any:
 def _finite(text: str) -> float:
     value = float(text)
     if not math.isfinite(value):
-        raise ValueError(f"{one_line(text)} is beyond what a number can be")
+        raise ValueError(f"{one_line(text)} is out of range")
     return value
 
 

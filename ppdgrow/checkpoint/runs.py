@@ -290,5 +290,5 @@ def _locate(path: Path, skipped: list[str]) -> tuple[RunFolder, Path]:
         )
     newest = run.newest_valid(skipped)
     if newest is None:
-        raise InvalidInputError(f"no checkpoint of {str(path)!r} is whole; the newest: {skipped[0]}")
+        raise InvalidInputError(f"no checkpoint of {str(path)!r} is intact; the newest: {skipped[0]}")
     return run, newest

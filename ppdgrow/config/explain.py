@@ -120,7 +120,7 @@ def explain_growth(first: Mapping[str, Any], source: str) -> str:
             annotation = options[0] if options else annotation
         elif first["type"] == "extra_forbidden":
             if part in GrowthConfig.model_fields:
-                return f"{where}.{part} in {source}: {part} belongs to the growth entry, not into a part of it"
+                return f"{where}.{part} in {source}: {part} belongs to the growth entry, not to a part of it"
             nearest = difflib.get_close_matches(part, fields, n=1, cutoff=0.0)[0]
             return f"unknown recipe key {shorten(f'{where}.{part}')} in {source} (did you mean {nearest!r}?)"
     if first["type"] == "missing":

@@ -110,7 +110,7 @@ def _read(path: Path) -> bytes:
     stored = path.read_bytes()
     digest, content = stored[:32], stored[32:]
     if _digest(path, content) != digest:
-        raise ValueError("damaged, or of another name")
+        raise ValueError("damaged, or named differently")
     return content
 
 

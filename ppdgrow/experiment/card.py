@@ -38,7 +38,7 @@ def model_card(
         f"{state.environment.precision}, {state.environment.threads} threads |",
     ]
     if state.ledger.trials.flops:
-        lines.append(f"| FLOPs of trials beside it | {state.ledger.trials.flops:.4g} |")
+        lines.append(f"| FLOPs of trials, in addition | {state.ledger.trials.flops:.4g} |")
     if figures is not None:
         lines.append(f"| validation loss | {figures.loss:.6f} nats |")
         lines.append(f"| validation accuracy | {figures.accuracy:.4f} |")

@@ -151,7 +151,7 @@ BEHIND_THE_MANIFEST: dict[str, tuple[Callable[[Path], object], str]] = {
     "config with an unknown key": (lambda f: edit_json(f / "config.json", lambda d: d.update(x=1)), "x: Extra inputs"),
     "config with duplicate keys": (
         lambda f: (f / "config.json").write_text('{"a": 1, "a": 2}'),
-        "a key stands twice",
+        "a key occurs twice",
     ),
     "config with a bomb": (lambda f: (f / "config.json").write_text("[" * 100_000), "nested too deeply"),
     "state with NaN": (

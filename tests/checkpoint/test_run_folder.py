@@ -61,7 +61,7 @@ def test_where_no_checkpoint_is_whole_the_newest_reason_is_given(tmp_path: Path)
     run = run_with(tmp_path / "run", 1, 2)
     for folder in run.checkpoints():
         damage(folder)
-    with pytest.raises(InvalidInputError, match=r"no checkpoint of .* is whole; the newest: .*step-00000002"):
+    with pytest.raises(InvalidInputError, match=r"no checkpoint of .* is intact; the newest: .*step-00000002"):
         locate_checkpoint(run.path)
 
 

@@ -132,7 +132,7 @@ def test_what_is_left_out_is_said(tmp_path: Path) -> None:
     write_classes(tmp_path)
     for name in ("labels.csv", "README.md", "cat/notes.doc"):
         (tmp_path / name).write_text("x")
-    assert images_at(tmp_path).warnings == ["left out what is no image: 'cat/notes.doc', 'labels.csv'"]
+    assert images_at(tmp_path).warnings == ["left out files that are not images: 'cat/notes.doc', 'labels.csv'"]
     (tmp_path / "cat" / "photo.HEIC").write_bytes(b"no image")
     with pytest.raises(InvalidInputError, match=r"the image 'cat/photo\.HEIC' cannot be read"):
         images_at(tmp_path).input_spec(4)

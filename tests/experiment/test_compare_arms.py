@@ -171,7 +171,7 @@ def test_runs_in_a_folder_that_are_no_seeds_are_one_arm_with_a_warning(
     run(tmp_path / "base" / "s0", 0), run(tmp_path / "base" / "s1", 1, **changes)
     arms, doubts = read_arms([tmp_path / "base"])
     assert [len(arm.histories) for arm in arms] == [2]
-    assert doubts == [f"s0 and s1 stand in one folder but are no seeds of one arm: {told}"]
+    assert doubts == [f"s0 and s1 are in one folder but are not seeds of one arm: {told}"]
     run(tmp_path / "fine" / "s0", 0), run(tmp_path / "fine" / "s1", 1)
     assert read_arms([tmp_path / "fine"])[1] == [], "control: seeds of one arm"
 
@@ -267,7 +267,7 @@ def test_runs_are_paired_by_their_seeds(tmp_path: Path) -> None:
     told = [warning for warning in comparison.warnings if "no run with seed" in warning]
     assert told == [
         "other: base has no run with seed 3, which counts in means and not in paired differences",
-        "other: no run with seed 0 of base, so the means are of other seeds",
+        "other: no run with seed 0 of base, so the means are over different seeds",
     ]
 
 

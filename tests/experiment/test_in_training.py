@@ -73,7 +73,7 @@ def test_control_damage_is_still_damage(ppdgrow: Command, shallow: Path) -> None
     for folder in RunFolder(shallow).checkpoints():
         (folder / "model.safetensors").write_bytes(b"cut")
     for line in READERS:
-        assert "no checkpoint of 'shallow' is whole" in ppdgrow(f"{line}2" if "--out" in line else line, code=4).stderr
+        assert "no checkpoint of 'shallow' is intact" in ppdgrow(f"{line}2" if "--out" in line else line, code=4).stderr
 
 
 def _make_folders(parent: Path, name: str, seconds: float, failures: Any) -> None:

@@ -85,7 +85,7 @@ def parts_of(names: Sequence[str], split_of: Callable[[str], Split | None], wher
     if rest:
         raise InvalidInputError(
             f"data {where!r}: found {few(rest)} beside what is named for {called}: name each for its split (train, "
-            "validation, test), take it away, or rename what is not meant as a split"
+            "validation, test), move it elsewhere, or rename what is not meant as a split"
         )
     return parts
 

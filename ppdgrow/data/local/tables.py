@@ -67,7 +67,7 @@ class Tables:
         if column not in self.schema_of(name).names:
             raise InvalidInputError(
                 f"data {self.where!r}: {name!r} has no column {column!r} as the other tables have "
-                f"({few(self.schema_of(name).names)}): take it away"
+                f"({few(self.schema_of(name).names)}): move it elsewhere"
             )
         return self.read(name, column)
 

@@ -198,4 +198,4 @@ def _doubts(arm: Arm) -> Iterator[str]:
         if differing:
             found.setdefault(", ".join(differing), []).append(other.name)
     for differences, names in found.items():
-        yield f"{first.name} and {', '.join(names)} stand in one folder but are no seeds of one arm: {differences}"
+        yield f"{first.name} and {', '.join(names)} are in one folder but are not seeds of one arm: {differences}"

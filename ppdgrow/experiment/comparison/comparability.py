@@ -160,7 +160,7 @@ def check_trial(parent: RunHistory, trial: RunHistory) -> None:
     ours, theirs = ({block.id for block in history.architecture.blocks} for history in (parent, trial))
     if theirs <= ours:
         raise ConfigError(
-            f"{trial.name!r} has no block that {parent.name!r} has not, so there is no growth to decide on: give the "
+            f"{trial.name!r} has the same blocks as {parent.name!r}, so there is no growth to decide on: give the "
             "parent and its grown and trained child, PARENT TRIAL"
         )
     if trial.step <= parent.step:

@@ -24,7 +24,7 @@ EQUAL_BUDGET_NOTE = (
 
 TRIALS_NOTE = (
     "FLOPs and wall-clock are those of the models themselves, also where two are held against each other at equal "
-    "cost; what was spent on rejected trials and on twins comes on top and has rows of its own. The cost to the "
+    "cost; what was spent on rejected trials and on twins is extra and has rows of its own. The cost to the "
     "baseline's final loss includes it"
 )
 
@@ -169,7 +169,7 @@ def _doubts(arms: Sequence[ComparedArm]) -> Iterator[tuple[str, str]]:
             yield from ((run.name, doubt) for run in arm.runs)
         if missing and max(len(arm.runs), len(arms[0].runs)) > 1:
             seeds = join_seeds(run.history for run in missing)
-            doubt = f"no run with seed {seeds} of {baseline}, so the means are of other seeds"
+            doubt = f"no run with seed {seeds} of {baseline}, so the means are over different seeds"
             yield from ((run.name, doubt) for run in arm.runs)
 
 

@@ -183,7 +183,7 @@ def bands(arms: Sequence[Sequence[RunHistory]], axis: Axis) -> list[Band]:
 
 
 def difference_band(pairs: Sequence[tuple[RunHistory, RunHistory]], axis: Axis) -> Band:
-    """Loss of the second run of each pair less that of the first, where both have been evaluated before and after."""
+    """Loss of the second run of each pair minus that of the first, where both have been evaluated before and after."""
     paced = (_paced(arm, axis) for arm in zip(*pairs, strict=True))
     curves = list(zip(*paced, strict=True))
     places = np.unique([cost for pair in curves for costs, _ in pair for cost in costs])

@@ -142,7 +142,7 @@ def check_request(request: DecisionRequest) -> None:
     if request.twin is not None:
         return
     if request.rule == "twin":
-        raise ConfigError("--rule twin found no twin to hold the trial against: add --twin RUN, or use --rule parent")
+        raise ConfigError("--rule twin found no twin to compare the trial with: add --twin RUN, or use --rule parent")
     refuse_without("--twin RUN", {"--margin": request.margin, **evaluation_flags(request.evaluation)})
 
 

@@ -81,12 +81,12 @@ class ComparedRun:
 
     @property
     def loss_difference(self) -> float:
-        """Final validation loss, less that of the reference."""
+        """Final validation loss minus that of the reference."""
         return self.history.final.validation.loss - self.reference.final.validation.loss
 
     @property
     def accuracy_difference(self) -> float:
-        """Final accuracy in percentage points, less that of the reference."""
+        """Final accuracy in percentage points minus that of the reference."""
         return 100.0 * (self.history.final.validation.accuracy - self.reference.final.validation.accuracy)
 
     def cost_to_loss(self, axis: Axis) -> float | None:

@@ -47,7 +47,7 @@ def draw_comparison(comparison: Comparison, file_format: str) -> bytes:
                 differences.xaxis.set_major_formatter(EngFormatter())
         unit = loss_unit(comparison.baseline.first.history)
         rows[0][0].set_ylabel(f"validation loss, {unit}")
-        rows[1][0].set_ylabel(f"less that of {comparison.baseline.name}", parse_math=False)
+        rows[1][0].set_ylabel(f"minus {comparison.baseline.name}", parse_math=False)
         _legend(figure, comparison)
         return render(figure, file_format)
 

@@ -95,7 +95,7 @@ def _reading(comparison: Comparison) -> str:
     several = "mean and standard deviation (sd) over the seeds; [..]: 95 % interval of the mean paired difference"
     return (
         f"Loss in {unit}, {several if comparison.several_seeds else ONE_SEED_EACH}. FLOPs, wall-clock: cost of the "
-        f"models, their shallow phase included, over that of {comparison.baseline.name}; to equal loss: see below. "
+        f"models, their shallow phase included, relative to {comparison.baseline.name}; to equal loss: see below. "
         "Insertion: the largest change of the validation loss by putting blocks in, in any seed; 0 is exact."
     )
 
@@ -138,7 +138,7 @@ def _insertions(comparison: Comparison) -> Iterator[Block]:
         yield Heading("Insertions")
         yield _table(TextTable(header, tuple(rows)))
         yield Paragraph(
-            "Growth bump: the highest validation loss right after the growth and within 200 steps, less that before "
+            "Growth bump: the highest validation loss right after the growth and within 200 steps, minus the loss before "
             "it; steps to recover are interpolated between evaluations. Gradient spike: a norm before clipping above 5 "
             "times the median of the 100 steps before; old and new parameters apart. Loss spike: a training loss above "
             "median + 6 x 1.4826 x MAD of the 100 steps before. Spikes are counted over all seeds."
@@ -216,7 +216,7 @@ def _standing(comparison: Comparison) -> Iterator[str]:
         if len(comparison.arms) > 5
         else "one configuration of each arm"
     )
-    yield "wall-clock is that of training steps on the machine below; others may have used it at the same time"
+    yield "wall-clock counts training steps only, on the machine below; others may have used it at the same time"
 
 
 def _making(comparison: Comparison) -> Iterator[str]:

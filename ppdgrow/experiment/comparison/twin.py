@@ -59,14 +59,14 @@ def doubts_of_twin(parent: RunHistory, trial: RunHistory, twin: RunHistory) -> I
     if differing:
         yield (
             f"{trial.name} and its twin {twin.name} were not trained alike ({'; '.join(differing)}): their "
-            "difference is not that of the growth alone"
+            "difference is not due to the growth alone"
         )
     ours, theirs = trial.state.environment.model_dump(), twin.state.environment.model_dump()
     apart = [f"{key} {ours[key]} and {theirs[key]}" for key in ENVIRONMENT if ours[key] != theirs[key]]
     if apart:
         yield (
             f"{trial.name} and its twin {twin.name} were trained in different environments ({', '.join(apart)}): "
-            "their difference holds that of the last bits too"
+            "their difference includes differences in the last bits"
         )
 
 

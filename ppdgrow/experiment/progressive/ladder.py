@@ -119,6 +119,6 @@ def ledger_line(ledger: Ledger) -> str:
     trials: Cost = ledger.trials
     share = f" ({trials.flops / ledger.flops:.0%} of that)" if ledger.flops else ""
     return (
-        f"ledger: run {format_flops(ledger.flops)}, {format_seconds(ledger.seconds)}; trials beside it "
+        f"ledger: run {format_flops(ledger.flops)}, {format_seconds(ledger.seconds)}; trials in addition "
         f"{format_flops(trials.flops)}{share}, {format_seconds(trials.seconds)}"
     )

@@ -150,7 +150,7 @@ def facts(preview: Preview) -> Iterator[tuple[str, str]]:
     tokens = preview.before.tokens_per_step
     yield "tokens", f"{format_count(tokens)} per step, {format_count(tokens * (job.last - job.first))} in the run"
     kept = ", if every growth is kept from its earliest step on" if preview.planned else ""
-    trials = f"; its trials {format_flops(preview.trial_flops)} beside it" if preview.planned else ""
+    trials = f"; its trials {format_flops(preview.trial_flops)} in addition" if preview.planned else ""
     yield "FLOPs", f"{format_flops(preview.flops)} in the run{kept}{trials}"
     measured = "measured at the start of the run, counted as fp32 below"
     yield "precision", measured if preview.measured else job.precision

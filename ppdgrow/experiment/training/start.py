@@ -62,12 +62,12 @@ def newest_checkpoint(run: RunFolder, skipped: list[str]) -> Path | None:
         skipped: takes the reasons why newer ones are passed over.
 
     Raises:
-        InvalidInputError: it has checkpoints, and none is whole: they may be mended, and are not written over.
+        InvalidInputError: it has checkpoints, and none is intact: they may be repaired, and are not overwritten.
     """
     newest = run.newest_valid(skipped)
     if newest is None and skipped:
         raise InvalidInputError(
-            f"no checkpoint of {str(run.path)!r} is whole, so that the run cannot go on; the newest: {skipped[0]}; or "
+            f"no checkpoint of {str(run.path)!r} is intact, so the run cannot go on; the newest: {skipped[0]}; or "
             "train in a new --out"
         )
     return newest
@@ -103,7 +103,7 @@ def resume(
         interrupted evaluation is still owed.
 
     Raises:
-        InvalidInputError: the data changed, or no checkpoint is whole.
+        InvalidInputError: the data changed, or no checkpoint is intact.
     """
     run.sweep()
     skipped: list[str] = []
