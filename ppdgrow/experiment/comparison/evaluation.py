@@ -59,14 +59,18 @@ def with_test(comparison: Comparison, options: EvaluationOptions, narrator: Narr
     digest = setting.dataset.identity(0).sha256["test"]
     narrator.say(f"evaluating {len(comparison.runs)} runs on all {examples:,} examples of the test split of {name}")
     figures: list[Validation] = []
+    unwritten: list[StorageError] = []
     with narrator.progress(len(comparison.runs), "test split") as bar:
         for number, run in enumerate(comparison.runs, start=1):
             model = load_parent(run.history.checkpoint, optimizer=False)
             say_stored_type(model.checkpoint, model.folder, narrator)
             own = replace(setting, precision=chosen_precision(model, options.precision))
             read = _Reading(model.run, model.digest, digest, own.precision, examples)
-            figures.append(read.recorded() or read.record(own, model, batches, narrator))
+            figures.append(read.recorded() or read.record(own, model, batches, unwritten))
             bar.update(number, loss=figures[-1].loss)
+    if unwritten:
+        runs = f"{len(unwritten)} of {len(figures)} runs"
+        narrator.warn(f"the reading of the test split is not recorded in {runs}: {unwritten[0]}")
     tested = iter(figures)
     arms = tuple(
         replace(arm, runs=tuple(replace(run, test=next(tested)) for run in arm.runs)) for arm in comparison.arms
@@ -106,11 +110,13 @@ class _Reading:
                     ) from None
         return None
 
-    def record(self, setting: Setting, model: Parent, batches: Sequence[BatchLike], narrator: Narrator) -> Validation:
-        """Evaluate, and keep the figures in the run; a run that cannot be written is only warned of."""
+    def record(
+        self, setting: Setting, model: Parent, batches: Sequence[BatchLike], unwritten: list[StorageError]
+    ) -> Validation:
+        """Evaluate, and keep the figures in the run; `unwritten` takes the error of one that cannot be written."""
         figures = setting.figures(setting.evaluate_checkpoint(model.checkpoint, batches), "test")
         try:
             append_jsonl(self.run.test_path, [{**self._key, "figures": figures.model_dump()}])
         except StorageError as error:
-            narrator.warn(f"the reading of the test split is not recorded: {error}")
+            unwritten.append(error)
         return figures
