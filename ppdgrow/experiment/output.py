@@ -6,9 +6,9 @@ import unicodedata
 from pathlib import Path
 
 from ppdgrow.checkpoint import RunFolder, read_jsonl, read_state
-from ppdgrow.config.load import Resolved
+from ppdgrow.config.schema import Recipe
 from ppdgrow.errors import ConfigError
-from ppdgrow.experiment.recipe import differing_keys
+from ppdgrow.experiment.recipe import LENGTH, differing_keys
 from ppdgrow.experiment.setting import Parent, resolved_recipe
 
 WAY_OUT = "choose another --out"
@@ -44,8 +44,8 @@ def holds_something(run: RunFolder) -> bool:
     return run.path.is_dir() and any(entry.name != ".lock" for entry in run.path.iterdir())
 
 
-def same_run(run: RunFolder, asked: Resolved, parent: Parent | None, resume: str) -> Resolved:
-    """The recipe recorded in the folder, if it is that of the run asked for.
+def same_run(run: RunFolder, asked: Recipe, parent: Parent | None, resume: str) -> Recipe:
+    """The recipe recorded in the folder, if it is that of the run asked for, of whatever length.
 
     Raises:
         ConfigError: the folder holds something else, or `--resume never` was given.
@@ -59,11 +59,12 @@ def same_run(run: RunFolder, asked: Resolved, parent: Parent | None, resume: str
         raise ConfigError(f"{where} is not empty and holds no run: {WAY_OUT}")
     if resume == "never":
         raise ConfigError(f"{where} is not empty and --resume never was given: {WAY_OUT}")
-    recorded = resolved_recipe(run)
-    differing = differing_keys(recorded.recipe, asked.recipe)
-    if differing:
-        more = f" and {len(differing) - 3} more" if len(differing) > 3 else ""
-        raise ConfigError(f"{where} holds another run ({'; '.join(differing[:3])}{more}): {WAY_OUT}")
+    recorded = resolved_recipe(run).recipe
+    differing = differing_keys(recorded, asked, parent)
+    if not differing.keys() <= set(LENGTH):
+        lines = [line for several in differing.values() for line in several]
+        more = f" and {len(lines) - 3} more" if len(lines) > 3 else ""
+        raise ConfigError(f"{where} holds another run ({'; '.join(lines[:3])}{more}): {WAY_OUT}")
     events = [event for event in read_jsonl(run.growth_path) if event.get("event") in ("train", "grow", "remove")]
     changes = [event for event in events if "trial" not in event]
     digest = None if parent is None else parent.digest

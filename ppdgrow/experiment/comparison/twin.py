@@ -15,8 +15,8 @@ from ppdgrow.experiment.comparison.evaluation import EvaluationOptions
 from ppdgrow.experiment.comparison.history import RunHistory
 from ppdgrow.experiment.setting import changed_splits, load_parent
 
-# Recipe keys that may differ: they speak of the grown parameters alone, or change no number of the training.
-FREE = frozenset({"train.only", "train.eval_every", "train.save_every", "train.keep", "data.directory"})
+# Recipe keys that may differ: the depth, what speaks of grown parameters alone, or changes no number of the training.
+FREE = frozenset({"model.layers", "train.only", "train.eval_every", "train.save_every", "train.keep", "data.directory"})
 FREE_PREFIX = "train.pair_"
 
 
