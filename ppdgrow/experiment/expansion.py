@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Any, NoReturn
@@ -199,7 +200,7 @@ def write_expansion(parent: Parent, expansion: Expansion, run: RunFolder, event:
     # The recorded figures hold on where the function does: removing a tied pair gives the parent back as it was.
     state = child.state if measured.bit_exact else child.state.model_copy(update={"validation": measured.after})
     lineage = [*parent.lineage(), event | {"provenance": provenance()}, check_event(event, measured)]
-    recipe = parent.run.recipe_path.read_text(encoding="utf-8")
+    recipe = _with_depth(parent.run.recipe_path.read_text(encoding="utf-8"), child.architecture.num_layers)
     with run.create() as fresh:
         write_file(fresh.recipe_path, recipe)
         append_jsonl(fresh.metrics_path, parent.metrics())
@@ -208,6 +209,11 @@ def write_expansion(parent: Parent, expansion: Expansion, run: RunFolder, event:
         write_checkpoint(
             fresh.checkpoint_path(parent.step), replace(child, state=state), assignment=weight_files(parent.folder)
         )
+
+
+def _with_depth(recipe: str, layers: int) -> str:
+    """The text of a recipe with the layers that its model now has."""
+    return re.sub(rf"(?m)^  layers: (?!{layers}\b).*", f"  layers: {layers}  # ppdgrow grow", recipe, count=1)
 
 
 def describe_place(parent: Parent, event: Event) -> str:

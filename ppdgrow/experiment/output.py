@@ -6,11 +6,10 @@ import unicodedata
 from pathlib import Path
 
 from ppdgrow.checkpoint import RunFolder, read_checkpoint, read_jsonl, read_state
-from ppdgrow.config.load import Resolved
 from ppdgrow.config.schema import Recipe
 from ppdgrow.data import open_dataset
 from ppdgrow.errors import ConfigError
-from ppdgrow.experiment.recipe import data_place, differing_keys
+from ppdgrow.experiment.recipe import LENGTH, data_place, differing_keys
 from ppdgrow.experiment.setting import Parent, changed_splits, resolved_recipe, task_of
 
 WAY_OUT = "choose another --out"
@@ -46,8 +45,8 @@ def holds_something(run: RunFolder) -> bool:
     return run.path.is_dir() and any(entry.name != ".lock" for entry in run.path.iterdir())
 
 
-def same_run(run: RunFolder, asked: Resolved, parent: Parent | None, resume: str) -> Resolved:
-    """The recipe recorded in the folder, if it is that of the run asked for.
+def same_run(run: RunFolder, asked: Recipe, parent: Parent | None, resume: str) -> Recipe:
+    """The recipe recorded in the folder, if it is that of the run asked for, of whatever length.
 
     Raises:
         ConfigError: the folder holds something else, or `--resume never` was given.
@@ -61,14 +60,16 @@ def same_run(run: RunFolder, asked: Resolved, parent: Parent | None, resume: str
         raise ConfigError(f"{where} is not empty and holds no run: {WAY_OUT}")
     if resume == "never":
         raise ConfigError(f"{where} is not empty and --resume never was given: {WAY_OUT}")
-    recorded = resolved_recipe(run)
-    differing = differing_keys(recorded.recipe, asked.recipe)
-    renamed = [line for line in differing if line.startswith("data.name: ")]
-    if renamed and _same_data(run, recorded.recipe, asked.recipe, look=differing == renamed):
-        differing = [line for line in differing if line not in renamed]
-    if differing:
-        more = f" and {len(differing) - 3} more" if len(differing) > 3 else ""
-        raise ConfigError(f"{where} holds another run ({'; '.join(differing[:3])}{more}): {WAY_OUT}")
+    recorded = resolved_recipe(run).recipe
+    differing = differing_keys(recorded, asked, parent)
+    look = differing.keys() <= {"data.name", *LENGTH}
+    if "data.name" in differing and _same_data(run, recorded, asked, look=look):
+        del differing["data.name"]
+        recorded = recorded.model_copy(update={"data": recorded.data.model_copy(update={"name": asked.data.name})})
+    if not differing.keys() <= set(LENGTH):
+        lines = [line for several in differing.values() for line in several]
+        more = f" and {len(lines) - 3} more" if len(lines) > 3 else ""
+        raise ConfigError(f"{where} holds another run ({'; '.join(lines[:3])}{more}): {WAY_OUT}")
     events = [event for event in read_jsonl(run.growth_path) if event.get("event") in ("train", "grow", "remove")]
     changes = [event for event in events if "trial" not in event]
     digest = None if parent is None else parent.digest

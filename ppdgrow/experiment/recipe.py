@@ -21,6 +21,8 @@ from ppdgrow.experiment.setting import Parent, inherited_values
 NOT_IDENTITY = ("data.directory", "train.accumulate", "train.keep")
 # What a run that goes on takes from the new command: these, and another name of the same data.
 RENEWED = ("data.name", *NOT_IDENTITY)
+# Keys that may change in a stopped run, where the learning rate up to its step is the same under both values.
+LENGTH = ("train.steps", "train.horizon", "train.decay")
 # The end of a folder's name that was not chosen by a person: 8 digits alone may be a date.
 _AUTOMATIC = re.compile(r"(.)-(?:grown|trained|removed)-[0-9a-f]{8}$|(-(?:coupled|residual)-\d+)-[0-9a-f]{8}$")
 
@@ -31,7 +33,9 @@ def resolve_training(parent: Parent | None, layers: Sequence[Layer]) -> Resolved
     Raises:
         ConfigError: a bad key or value, or a model key that contradicts the checkpoint.
     """
-    inherited = [] if parent is None else [Layer("checkpoint", inherited_values(parent, NOT_INHERITED))]
+    inherited = (
+        [] if parent is None else [Layer("checkpoint", inherited_values(parent, NOT_INHERITED) | _depth(parent))]
+    )
     resolved = resolve([*inherited, *layers])
     name = canonical_name(resolved.recipe.data.name)
     if name != resolved.recipe.data.name:
@@ -78,32 +82,35 @@ def unused_keys(resolved: Resolved, dataset: Dataset) -> list[str]:
     return [note for key, note in notes.items() if resolved.sources[key] not in ("default", "checkpoint")]
 
 
+def _depth(parent: Parent) -> dict[str, Any]:
+    """The layers that a checkpoint has: its recipe may record those from which it grew."""
+    return {"model.layers": parent.checkpoint.architecture.num_layers}
+
+
 def _refuse_contradictions(parent: Parent, resolved: Resolved) -> None:
-    recorded = flatten(parent.recipe.model_dump())
+    recorded = flatten(parent.recipe.model_dump()) | _depth(parent)
     asked = flatten(resolved.recipe.model_dump())
     for key, value in asked.items():
         if not key.startswith("model.") and key not in ("data.tokenizer", "data.sequence_length"):
             continue
-        grown = key == "model.layers" and value == parent.checkpoint.architecture.num_layers
-        if value != recorded[key] and not grown:
+        if value != recorded[key]:
             raise ConfigError(
                 f"{key} is {value!r} ({resolved.sources[key]}), but the checkpoint {str(parent.folder)!r} has "
                 f"{recorded[key]!r}: leave it out, or train a new model without a checkpoint"
             )
 
 
-def differing_keys(recorded: Recipe, asked: Recipe) -> list[str]:
-    """Keys in which two recipes are different runs, each as `key: recorded -> asked`.
+def differing_keys(recorded: Recipe, asked: Recipe, parent: Parent | None = None) -> dict[str, list[str]]:
+    """Keys in which two recipes are different runs, with where they differ, each as `key: recorded -> asked`.
 
-    A precision of `auto` agrees with whatever it was resolved to.
+    A precision of `auto` agrees with whatever it was resolved to. The layers of a run that goes on from a checkpoint
+    are those of the checkpoint, whatever is recorded.
     """
     old, new = flatten(recorded.model_dump()), flatten(asked.model_dump())
-    return [
-        difference
-        for key in old
-        if key not in NOT_IDENTITY and not (key == "train.precision" and new[key] == "auto")
-        for difference in _differences(key, old[key], new[key])
-    ]
+    agreed = {*NOT_IDENTITY, *(["train.precision"] if asked.train.precision == "auto" else [])}
+    agreed |= {"model.layers"} if parent is not None else set()
+    differences = {key: _differences(key, old[key], new[key]) for key in old if key not in agreed}
+    return {key: lines for key, lines in differences.items() if lines}
 
 
 def _differences(key: str, old: Any, new: Any) -> list[str]:

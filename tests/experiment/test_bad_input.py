@@ -154,6 +154,37 @@ def test_a_contradiction_to_the_checkpoint_is_refused(ppdgrow: Command, shallow:
         assert "but the checkpoint" in failed.stderr
 
 
+def test_the_layers_of_a_checkpoint_are_those_that_it_has(ppdgrow: Command, shallow: Path) -> None:
+    """Not those from which it grew: one meaning on the command line and in every recipe.yaml."""
+    ppdgrow("grow shallow --pairs 2 --out g --quiet")
+    for layers in (2, 4):
+        refused = ppdgrow(f"train g --steps 1 --layers {layers}", code=2)
+        assert f"model.layers is {layers} (--layers), but the checkpoint" in refused.stderr
+        assert "has 6: leave it out" in refused.stderr
+    ppdgrow("train g --steps 1 --layers 6 --out given --quiet")
+    ppdgrow("train g --steps 1 --out left-out --quiet")
+    ppdgrow("train left-out --steps 1 --out further --quiet")
+    assert re.search(r"^  layers: 6  # ppdgrow grow$", Path("g/recipe.yaml").read_text(), re.MULTILINE)
+    assert re.search(r"^  layers: 6 +# --layers$", Path("given/recipe.yaml").read_text(), re.MULTILINE)
+    for run in ("left-out", "further"):
+        assert re.search(r"^  layers: 6 +# checkpoint$", Path(run, "recipe.yaml").read_text(), re.MULTILINE)
+    ppdgrow("grow g --remove last --out back --quiet")
+    assert re.search(r"^  layers: 4  # ppdgrow grow$", Path("back/recipe.yaml").read_text(), re.MULTILINE)
+    ppdgrow("train shallow --steps 1 --out twin --quiet")
+    decided = ppdgrow("compare shallow given --accept --twin twin --epsilon 9 --margin 9 --rule parent")
+    assert "were not trained alike" not in decided.stdout + decided.stderr
+
+
+def test_a_run_of_a_grown_model_that_recorded_its_first_layers_goes_on(ppdgrow: Command, shallow: Path) -> None:
+    """Recorded by an earlier version."""
+    ppdgrow("grow shallow --pairs 2 --out g --quiet")
+    ppdgrow("train g --steps 1 --out a --quiet")
+    recipe = Path("a/recipe.yaml")
+    recipe.write_text(recipe.read_text().replace("  layers: 6", "  layers: 2"))
+    assert "already finished" in ppdgrow("train g --steps 1 --out a").stderr
+    ppdgrow("train a --layers 6 --steps 1 --out b --quiet")
+
+
 def test_another_run_in_the_output_folder_is_refused(ppdgrow: Command, shallow: Path) -> None:
     Path("notes").mkdir()
     Path("notes/todo.txt").write_text("x")

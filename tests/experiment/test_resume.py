@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 import torch
 from conftest import TINY, Command
-from equality import result, same
+from equality import differences, result, same
 
 from ppdgrow.checkpoint import RunFolder, read_checkpoint, write_checkpoint
 
@@ -89,6 +89,86 @@ def test_two_halves_with_a_horizon_are_one_run(ppdgrow: Command) -> None:
     ppdgrow("train half --steps 8 --horizon 20 --out rest --quiet")
     whole, rest = result("whole"), result("rest")
     assert all(torch.equal(whole["tensors"][name], rest["tensors"][name]) for name in whole["tensors"])
+
+
+LENGTHS = {  # what the run was begun with, where it is stopped, what it ends with
+    "longer, before the decay": ("--steps 20", 9, "--steps 27"),
+    "shorter, before the decay": ("--steps 27", 9, "--steps 20"),
+    "longer, no decay": ("--steps 20 --no-decay", 17, "--steps 27 --no-decay"),
+    "longer, under a horizon": ("--steps 20 --horizon 30", 18, "--steps 27 --horizon 30"),
+    "to where it stands": ("--steps 27 --no-decay", 23, "--steps 23 --no-decay"),
+    "to where it stands, evaluated": ("--steps 27 --no-decay", 25, "--steps 25 --no-decay"),
+    "with a decay": ("--steps 20 --no-decay", 9, "--steps 20 --decay"),
+    "from a checkpoint": ("whole2 --steps 20", 20, "whole2 --steps 27"),
+}
+
+
+@pytest.mark.parametrize("case", LENGTHS)
+def test_a_stopped_run_may_get_another_length_where_it_is_the_same_run(
+    ppdgrow: Command, stop_at: Any, case: str
+) -> None:
+    begun, step, ends = LENGTHS[case]
+    model = [] if "whole2" in ends else ["--layers", "2", "-o", "model.dropout=0.1"]
+    if "whole2" in ends:
+        ppdgrow("train --layers 2 --steps 6 --no-decay --out whole2 --quiet", *TINY)
+    ppdgrow(f"train {ends} --out whole --quiet", *model, *TINY)
+    stop_at(step, signal.SIGTERM)
+    ppdgrow(f"train {begun} --out broken --quiet", *model, *TINY, code=143)
+    stop_at(step + 2, signal.SIGTERM)
+    told = ppdgrow(f"train {ends} --out broken", *model, *TINY, code=0 if "where it stands" in case else 143)
+    assert "the run goes on with another length (train." in told.stderr
+    assert "another length" not in ppdgrow(f"train {ends} --out broken", *model, *TINY).stderr
+    assert differences("broken", "whole") == []
+    assert "already finished" in ppdgrow(f"train {ends} --out broken", *model, *TINY).stderr
+
+
+def test_another_length_that_would_be_another_run_is_refused_with_a_way_out(ppdgrow: Command, stop_at: Any) -> None:
+    stop_at(18, signal.SIGTERM)
+    ppdgrow(f"{LINE} a", *TINY, code=143)
+    before = {path: path.read_bytes() for path in Path("a").rglob("*") if path.is_file()}
+    line = "train --layers 2 -o model.dropout=0.1 --quiet --out a"
+    for more, says in {
+        "--steps 30": "(train.steps: 21 -> 30), which stands at step 18, and had another learning rate from step 16 on"
+        ": finish it as it was begun and go on with ppdgrow train a --steps N, or choose another --out",
+        "--steps 17": "(train.steps: 21 -> 17), which stands at step 18 already: ask for at least --steps 18",
+        "--steps 30 --seed 1": "holds another run (train.steps: 21 -> 30; train.seed: 0 -> 1)",
+    }.items():
+        assert says in ppdgrow(f"{line} {more}", *TINY, code=2).stderr
+        assert says in ppdgrow(f"{line} {more} --dry-run", *TINY, code=2).stderr
+    assert before == {path: path.read_bytes() for path in Path("a").rglob("*") if path.is_file()}
+    ppdgrow(f"{LINE} a", *TINY)
+    for steps, way in {
+        30: "go on from it with ppdgrow train a --steps 9, or choose",
+        10: ": choose another --out",
+    }.items():
+        refused = ppdgrow(f"{line} --steps {steps}", *TINY, code=2)
+        assert f"(train.steps: 21 -> {steps}), which is finished at step 21: " in refused.stderr
+        assert way in refused.stderr
+
+
+def test_control_another_length_in_spite_of_the_schedule_is_another_run(
+    ppdgrow: Command, stop_at: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    line = "train --layers 2 --quiet --steps"
+    ppdgrow(f"{line} 30 --out whole", *TINY)
+    stop_at(18, signal.SIGTERM)
+    ppdgrow(f"{line} 21 --out broken", *TINY, code=143)
+    monkeypatch.setattr("ppdgrow.experiment.training.preparation.check_length", lambda job: ["all"])
+    monkeypatch.setattr("ppdgrow.experiment.training.train.check_length", lambda job: ["all"])
+    ppdgrow(f"{line} 30 --out broken", *TINY)
+    assert differences("broken", "whole")
+
+
+def test_a_repeated_command_says_no_more_than_the_first(ppdgrow: Command, stop_at: Any) -> None:
+    """What nobody set is not noted as useless; what somebody set is noted each time."""
+    line = "train --layers 2 --steps 21 -o model.mixer=convolution --out a"
+    stop_at(9, signal.SIGTERM)
+    told = [ppdgrow(line, *TINY, code=code).stderr.splitlines() for code in (143, 0)]
+    notes = [[note for note in lines if "does nothing" in note] for lines in told]
+    assert notes == [["model.mixer does nothing in the family transformer"]] * 2
+    dry = ppdgrow(f"{line} --dry-run", *TINY)
+    assert "model.layers 2 (--layers)" in dry.stdout
+    assert "(run)" not in dry.stdout.replace("train.precision fp32 (run)", "")
 
 
 def test_another_seed_gives_another_run(ppdgrow: Command) -> None:

@@ -19,8 +19,8 @@ class Insertion:
 
     `loss_after_updates` is taken `updates` optimizer steps later, at the evaluated step nearest to 1,000 steps
     and not beyond the next change of the model; the spikes are those of up to 1,000 steps in the same bounds.
-    `growth_bump` is the highest validation loss right after the growth and within 200 steps, minus the loss before it, None
-    without an evaluation within these; `steps_to_recover` the steps until the loss before was reached again,
+    `growth_bump` is the highest validation loss right after the growth and within 200 steps minus the loss before it,
+    None without an evaluation within these; `steps_to_recover` the steps until the loss before was reached again,
     interpolated between evaluations: 0 where it never rose, None where it was not reached or there is no bump.
     """
 

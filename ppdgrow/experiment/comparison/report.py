@@ -138,9 +138,9 @@ def _insertions(comparison: Comparison) -> Iterator[Block]:
         yield Heading("Insertions")
         yield _table(TextTable(header, tuple(rows)))
         yield Paragraph(
-            "Growth bump: the highest validation loss right after the growth and within 200 steps, minus the loss before "
-            "it; steps to recover are interpolated between evaluations. Gradient spike: a norm before clipping above 5 "
-            "times the median of the 100 steps before; old and new parameters apart. Loss spike: a training loss above "
+            "Growth bump: the highest validation loss right after the growth and within 200 steps, minus the loss "
+            "before it; steps to recover are interpolated between evaluations. Gradient spike: a norm before clipping "
+            "above 5 times the median of the 100 steps before; old and new parameters apart. Loss spike: a training loss above "
             "median + 6 x 1.4826 x MAD of the 100 steps before. Spikes are counted over all seeds."
         )
 

@@ -15,8 +15,9 @@ from ppdgrow.experiment.comparison.evaluation import EvaluationOptions
 from ppdgrow.experiment.comparison.history import RunHistory
 from ppdgrow.experiment.setting import changed_data, load_parent, say_stored_type
 
-# Recipe keys that may differ: they speak of the grown parameters alone, or change no number of the training.
-FREE = frozenset({"train.only", "train.eval_every", "train.save_every", "train.keep", "data.name", "data.directory"})
+# Recipe keys that may differ: the depth, what speaks of grown parameters alone, or changes no number of the training.
+FREE = frozenset({"model.layers", "train.only", "train.eval_every", "train.save_every", "train.keep"})
+FREE |= {"data.name", "data.directory"}
 FREE_PREFIX = "train.pair_"
 
 

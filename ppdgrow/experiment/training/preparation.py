@@ -5,6 +5,7 @@ Each refusal of a run before its first step is made here, so that the dry run ma
 
 from __future__ import annotations
 
+import shlex
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -14,16 +15,17 @@ import torch
 from torch import Tensor
 
 from ppdgrow.accounting import count_parameters, flops_per_token
-from ppdgrow.checkpoint import RunFolder
+from ppdgrow.checkpoint import RunFolder, read_state
 from ppdgrow.config.load import Layer, Resolved
-from ppdgrow.config.schema import Recipe, flatten
+from ppdgrow.config.schema import Recipe
 from ppdgrow.console import Narrator, format_count, format_flops
 from ppdgrow.data import Dataset, open_dataset
 from ppdgrow.engine.device import AUTO_MIN_WIDTH, Precision, choose_precision
 from ppdgrow.engine.evaluate import BatchLike
-from ppdgrow.experiment.output import check_place, finished, holds_something, same_run
+from ppdgrow.errors import ConfigError
+from ppdgrow.experiment.output import WAY_OUT, check_place, finished, holds_something, same_run
 from ppdgrow.experiment.progressive.agenda import Agenda, check_agenda, check_examples
-from ppdgrow.experiment.recipe import RENEWED, default_folder, resolve_training, unused_keys
+from ppdgrow.experiment.recipe import default_folder, differing_keys, resolve_training, unused_keys
 from ppdgrow.experiment.setting import (
     Parent,
     Setting,
@@ -63,7 +65,7 @@ class TrainRequest:
 class Job:
     """One run, settled but for its data: steps `first + 1 .. last` in a folder.
 
-    `held` says that the folder holds this run already, `final` is its last checkpoint if it is finished.
+    `held` is the recipe by which the folder holds this run already, `final` its last checkpoint if it is finished.
     """
 
     parent: Parent | None
@@ -71,7 +73,7 @@ class Job:
     run: RunFolder
     first: int
     last: int
-    held: bool
+    held: Recipe | None
     final: Path | None
 
     @property
@@ -99,12 +101,46 @@ def settle(request: TrainRequest) -> Job:
     last = first + resolved.recipe.train.steps
     check_place(run, parent)
     if not holds_something(run):
-        return Job(parent, resolved, run, first, last, held=False, final=None)
-    recorded = same_run(run, resolved, parent, request.resume)
-    asked = flatten(resolved.recipe.model_dump())
-    for key in RENEWED:
-        recorded = recorded.replace({key: asked[key]}, resolved.sources[key])
-    return Job(parent, recorded, run, first, last, held=True, final=finished(run, last))
+        return Job(parent, resolved, run, first, last, held=None, final=None)
+    held = same_run(run, resolved.recipe, parent, request.resume)
+    if resolved.recipe.train.precision == "auto":
+        resolved = resolved.replace({"train.precision": held.train.precision}, "run")
+    job = Job(parent, resolved, run, first, last, held, final=None)
+    return job if check_length(job) else replace(job, final=finished(run, last))
+
+
+def check_length(job: Job) -> list[str]:
+    """In what the run differs from the one that its folder holds: it may be longer or shorter from where it stands.
+
+    Raises:
+        ConfigError: then it would not be, to the bit, the run that is asked for.
+    """
+    assert job.held is not None
+    changes = differing_keys(job.held, job.recipe, job.parent)
+    if not changes:
+        return []
+    planned = job.first + job.held.train.steps
+    newest = job.run.newest_valid()
+    step = job.first if newest is None else read_state(newest).step
+    initial = 0.0 if job.parent is None else job.parent.checkpoint.state.lr_factor
+    before, _ = make_schedule(job.held.train, first=job.first, last=planned, initial=initial)
+    after, _ = make_schedule(job.recipe.train, first=job.first, last=job.last, initial=initial)
+    other = next((past for past in range(job.first + 1, step + 1) if before.factor(past) != after.factor(past)), None)
+    command = f"ppdgrow train {shlex.quote(str(job.run.path))} --steps"
+    way_out = f"finish it as it was begun and go on with {command} N, or {WAY_OUT}"
+    if finished(job.run, planned) is not None:
+        reason = f"is finished at step {planned}"
+        way_out = f"go on from it with {command} {job.last - planned}, or {WAY_OUT}" if job.last > planned else WAY_OUT
+    elif step > job.last:
+        reason, way_out = f"stands at step {step} already", f"ask for at least --steps {step - job.first}, or {WAY_OUT}"
+    elif job.recipe.growth:
+        reason = "may have grown at other steps"
+    elif other is not None:
+        reason = f"stands at step {step}, and had another learning rate from step {other} on"
+    else:
+        return [line for lines in changes.values() for line in lines]
+    told = "; ".join(line for lines in changes.values() for line in lines)
+    raise ConfigError(f"the output folder {str(job.run.path)!r} holds this run ({told}), which {reason}: {way_out}")
 
 
 @dataclass(frozen=True)

@@ -114,7 +114,7 @@ def make_preview(request: TrainRequest, narrator: Narrator) -> Preview:
 
 def _resumes_at(job: Job, prepared: Prepared) -> int | None:
     """The step from which a run that is in the folder already would go on; None for a new one."""
-    if not job.held:
+    if job.held is None:
         return None
     if (job.run.path / ".lock").exists():
         with job.run.lock():  # refuses if another process trains there

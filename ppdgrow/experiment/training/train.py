@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import shutil
 from typing import Any
 
@@ -18,9 +19,9 @@ from ppdgrow.experiment.card import model_card
 from ppdgrow.experiment.output import holds_something
 from ppdgrow.experiment.progressive.climb import Climb
 from ppdgrow.experiment.progressive.ladder import ledger_line
-from ppdgrow.experiment.recipe import RENEWED
+from ppdgrow.experiment.recipe import LENGTH, RENEWED
 from ppdgrow.experiment.training.leg import Course
-from ppdgrow.experiment.training.preparation import Job, Prepared, TrainRequest, prepare, settle
+from ppdgrow.experiment.training.preparation import Job, Prepared, TrainRequest, check_length, prepare, settle
 from ppdgrow.experiment.training.recorder import train_document
 from ppdgrow.experiment.training.start import Start, warn_of_lost_lines
 from ppdgrow.provenance import provenance
@@ -102,8 +103,11 @@ def _create_folder(job: Job, start: Start) -> None:
 
 def _train(job: Job, course: Course, prepared: Prepared) -> dict[str, Any]:
     fresh = prepared.start
-    if job.held:
-        _update_recipe(job)
+    if job.held is not None:
+        changes = check_length(job)  # again: until the lock was taken another process may have trained on
+        if changes:
+            course.narrator.say(f"the run goes on with another length ({'; '.join(changes)}), the same up to here")
+        _update_record(job, renewed=bool(changes))
     start, unfinished = course.resume(job.run, fresh, first=job.first)
     climb = Climb(course, job.run, prepared.agenda, fresh.architecture.num_layers)
     try:
@@ -115,10 +119,16 @@ def _train(job: Job, course: Course, prepared: Prepared) -> dict[str, Any]:
     return _finish(job, climb, ledger)
 
 
-def _update_recipe(job: Job) -> None:
-    """Where the run finds things and in how many pieces it computes may be new; the rest of the file stays."""
+def _update_record(job: Job, *, renewed: bool) -> None:
+    """Length, place of the data, pieces and number of checkpoints may be new; the rest of the record stays."""
+    events = read_jsonl(job.run.growth_path)
+    number = max(number for number, event in enumerate(events) if event.get("event") == "train")
+    steps = job.recipe.train.steps
+    if renewed or events[number].get("steps") != steps:  # a kill may come between this file and the next
+        events[number] |= {"steps": steps, "recipe": recipe_hash(job.recipe)}
+        write_file(job.run.growth_path, "".join(json.dumps(event) + "\n" for event in events))
     path = job.run.recipe_path
-    leaves = tuple(f"  {key.partition('.')[2]}: " for key in RENEWED)
+    leaves = tuple(f"  {key.partition('.')[2]}: " for key in (*RENEWED, *LENGTH))
     new = {line.partition(":")[0]: line for line in dump(job.resolved).splitlines() if line.startswith(leaves)}
     lines = path.read_text(encoding="utf-8").splitlines()
     changed = []
@@ -155,7 +165,5 @@ def _finish(job: Job, climb: Climb, ledger: Ledger) -> dict[str, Any]:
 
 def _write_card(job: Job) -> None:
     run, folder = job.run, job.run.checkpoint_path(job.last)
-    lineage = read_jsonl(run.growth_path)
-    write_file(
-        run.card_path, model_card(run.path.name, read_config(folder), read_state(folder), lineage, dump(job.resolved))
-    )
+    lineage, recipe = read_jsonl(run.growth_path), run.recipe_path.read_text(encoding="utf-8")
+    write_file(run.card_path, model_card(run.path.name, read_config(folder), read_state(folder), lineage, recipe))
