@@ -47,7 +47,6 @@ PLACES: dict[Axis, Callable[[float], str]] = {
     "flops": format_flops,
     "seconds": format_seconds,
 }
-Cell = Callable[[ComparedArm], str]
 
 
 @dataclass(frozen=True)
@@ -63,7 +62,7 @@ class Column:
     """A figure of an arm: its name, how it is written, and whether it is shown with few arms and with many."""
 
     name: str
-    cell: Cell
+    cell: Callable[[ComparedArm], str]
     few: bool = True
     many: bool = False
 
@@ -75,10 +74,7 @@ def columns(comparison: Comparison) -> list[Column]:
         *size_columns(comparison),
         *_losses(comparison),
         *equal_columns(comparison),
-        Column("FLOPs", lambda arm: _amount(arm, arm.flops_ratio, lambda c: c.flops, format_flops), many=True),
-        Column(
-            "wall-clock", lambda arm: _amount(arm, arm.seconds_ratio, lambda c: c.seconds, format_seconds), many=True
-        ),
+        *(Column(NAMES[axis], partial(_amount, axis=axis), many=True) for axis in AXES[1:]),
         *cost_columns(comparison),
         *_trials(comparison),
         Column("insertion", insertion_cell, few=False, many=True),
@@ -154,23 +150,18 @@ def _trials(comparison: Comparison) -> list[Column]:
         rejected = sum(run.history.trials_rejected for run in arm.runs)
         return f"{kept} / {rejected}" if any(run.has_trials for run in arm.runs) else NOTHING
 
-    def cost(read: Callable[[Cost], float], form: Callable[[float], str]) -> Cell:
-        own = _mean(comparison.baseline, read)
-
-        def cell(arm: ComparedArm) -> str:
-            if not any(run.has_trials for run in arm.runs):
-                return NOTHING
-            spent = fmean(read(run.history.state.ledger.trials) for run in arm.runs)
-            return f"{spent / own:.2f} ({form(spent)})" if own else f"{NOTHING} ({form(spent)})"
-
-        return cell
+    def cost(arm: ComparedArm, axis: Axis) -> str:
+        if not any(run.has_trials for run in arm.runs):
+            return NOTHING
+        own = _mean(comparison.baseline, axis)
+        spent = fmean(getattr(run.history.state.ledger.trials, axis) for run in arm.runs)
+        return f"{f'{spent / own:.2f}' if own else NOTHING} ({PLACES[axis](spent)})"
 
     if not any(run.has_trials for run in comparison.runs):
         return []
     return [
         Column(f"trials{_all_seeds(comparison)} (kept / rejected)", counts),
-        Column("FLOPs of trials", cost(lambda c: c.flops, format_flops), many=True),
-        Column("wall-clock of trials", cost(lambda c: c.seconds, format_seconds)),
+        *(Column(f"{NAMES[axis]} of trials", partial(cost, axis=axis), many=axis == "flops") for axis in AXES[1:]),
     ]
 
 
@@ -217,14 +208,13 @@ def _equal(arm: ComparedArm, axis: Axis) -> str:
     return f"{loss:.4f} ({with_interval(difference, 4)}) at {PLACES[axis](at)}"
 
 
-def _mean(arm: ComparedArm, read: Callable[[Cost], float]) -> float:
-    return fmean(read(run.history.state.ledger) for run in arm.runs)
+def _mean(arm: ComparedArm, axis: Axis) -> float:
+    return fmean(getattr(run.history.state.ledger, axis) for run in arm.runs)
 
 
-def _amount(
-    arm: ComparedArm, ratio: Estimate | None, read: Callable[[Cost], float], form: Callable[[float], str]
-) -> str:
-    return f"{NOTHING if ratio is None else f'{ratio.mean:.2f}'} ({form(_mean(arm, read))})"
+def _amount(arm: ComparedArm, axis: Axis) -> str:
+    ratio: Estimate | None = getattr(arm, f"{axis}_ratio")
+    return f"{NOTHING if ratio is None else f'{ratio.mean:.2f}'} ({PLACES[axis](_mean(arm, axis))})"
 
 
 def _all_seeds(comparison: Comparison) -> str:
