@@ -56,9 +56,19 @@ def run(
     ] = None,
     tokens: Annotated[
         int | None,
-        typer.Option(help="Tokens of the continuation. [default: 200]", rich_help_panel=SAMPLE),
+        typer.Option(
+            parser=options.parse_number,
+            metavar="<int>",
+            help="Tokens of the continuation. [default: 200]",
+            rich_help_panel=SAMPLE,
+        ),
     ] = None,
-    seed: Annotated[int | None, typer.Option(help="Of the draws. [default: 0]", rich_help_panel=SAMPLE)] = None,
+    seed: Annotated[
+        int | None,
+        typer.Option(
+            parser=options.parse_number, metavar="<int>", help="Of the draws. [default: 0]", rich_help_panel=SAMPLE
+        ),
+    ] = None,
     data_dir: options.DataDirOption = None,
     device: options.DeviceOption = "auto",
     precision: options.PrecisionOption = None,

@@ -129,7 +129,6 @@ def grow(request: GrowRequest, narrator: Narrator) -> GrowResult:
         narrator.say(f"already done: {run.path} holds this result")
         narrator.say(describe_expansion(parent, repeated))
         return GrowResult(run, repeated, place)
-    narrator.say(describe_expansion(parent, event))
     measured = _measure(parent, expansion, request, narrator)
     event |= measured.document()
     write_expansion(parent, expansion, run, event, measured)
@@ -165,10 +164,12 @@ def _measure(parent: Parent, expansion: Expansion, request: GrowRequest, narrato
             parent, device=request.device, precision=request.precision, data_dir=request.data_dir
         )
         batches = setting.evaluation()
+        narrator.say(describe_expansion(parent, expansion.event))
         warn_of_changes(setting.dataset, parent, narrator)
         return measure(parent, expansion, setting, batches)
     tell_of_parent(parent, narrator)
     device = resolve_device(request.device)
+    narrator.say(describe_expansion(parent, expansion.event))
     inputs = _synthetic_inputs(parent.checkpoint.architecture).to(device)
     logits = []
     for checkpoint in (parent.checkpoint, expansion.child):

@@ -80,6 +80,9 @@ def probe(request: ProbeRequest, narrator: Narrator) -> ProbeReport:
         check_plot(request.plot)
     if request.sample is None and (request.tokens is not None or request.seed is not None):
         raise ConfigError("--tokens and --seed are those of a --sample: give one, or leave them out")
+    for flag, value, least in (("--tokens", request.tokens, 1), ("--seed", request.seed, 0)):
+        if value is not None and (type(value) is not int or not least <= value < 2**63):
+            raise ConfigError(f"{flag} is {value!r}, expected a whole number of at least {least}")
     parent = load_parent(request.checkpoint, optimizer=False)
     setting = checkpoint_setting(parent, device=request.device, precision=request.precision, data_dir=request.data_dir)
     checkpoint = parent.checkpoint

@@ -46,8 +46,6 @@ def continue_text(model: Model, setting: Setting, prompt: str, *, tokens: int, s
             f"--sample continues a text, which takes a language model (task lm), and this one has task "
             f"{model.architecture.task}: leave it out"
         )
-    if tokens < 1:
-        raise ConfigError(f"--tokens is {tokens}, expected at least 1")
     ids = torch.from_numpy(dataset.tokenizer.encode(prompt.encode("utf-8", "surrogateescape"), "--sample")).long()
     if not len(ids):
         raise ConfigError(f"--sample {prompt!r} has no token to start from: give some text")
