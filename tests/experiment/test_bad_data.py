@@ -29,8 +29,8 @@ def table(**columns: object) -> Callable[[], None]:
     return lambda: pq.write_table(pa.table(columns), "t.parquet")
 
 
-def images(classes: tuple[str, ...] = ("cat", "dog"), count: int = 20) -> Callable[[], None]:
-    return lambda: [write_classes(Path("pets"), classes, count), None][1]
+def images(classes: tuple[str, ...] = ("cat", "dog"), count: int = 20) -> Callable[[], object]:
+    return lambda: write_classes(Path("pets"), classes, count)
 
 
 def broken() -> None:

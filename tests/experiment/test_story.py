@@ -228,7 +228,7 @@ def test_control_a_tied_pair_whose_members_differ_by_one_ulp_fails_the_probe(ppd
     pair.minus = twin.plus
     assert probe_model(model, setting, batches).passed, "equal members pass"
     with torch.no_grad():
-        weight = pair.minus.g.out.weight
+        weight = pair.minus.get_parameter("g.out.weight")
         weight[0, 0] = torch.nextafter(weight[0, 0], torch.tensor(torch.inf))
     report = probe_model(model, setting, batches)
     assert not report.passed
