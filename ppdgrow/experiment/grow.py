@@ -129,10 +129,10 @@ def grow(request: GrowRequest, narrator: Narrator) -> GrowResult:
         narrator.say(f"already done: {run.path} holds this result")
         narrator.say(describe_expansion(parent, repeated))
         return GrowResult(run, repeated, place)
-    narrator.say(describe_expansion(parent, event))
     measured = _measure(parent, expansion, request, narrator)
     event |= measured.document()
     write_expansion(parent, expansion, run, event, measured)
+    narrator.say(describe_expansion(parent, event))
     return GrowResult(run, event, place)
 
 
