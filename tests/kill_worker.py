@@ -320,7 +320,7 @@ def _watch_operations(path: Path, kill_at: int | None, torn: bool) -> None:
         if where.startswith(here):
             note("fsync", where, descriptor=number)
 
-    os.fsync = noted
+    os.fsync = noted  # type: ignore[assignment]
     sys.addaudithook(hook)
 
 

@@ -23,8 +23,13 @@ import ppdgrow
 from ppdgrow import api, cli
 from ppdgrow.cli import build_app
 from ppdgrow.cli.app import run
+from ppdgrow.config.load import Layer
+from ppdgrow.console import Narrator
 from ppdgrow.data.batches import Batch, Batches
 from ppdgrow.experiment.probing.cancellation import separation
+from ppdgrow.experiment.setting import Parent, load_parent
+from ppdgrow.experiment.training.preparation import TrainRequest
+from ppdgrow.experiment.training.train import train as run_train
 from ppdgrow.nn.coupling import Pair
 
 ROOT = Path(__file__).parent.parent
@@ -74,7 +79,7 @@ def test_every_name_is_there_and_no_other() -> None:
         assert getattr(ppdgrow, name) is not None
     assert ppdgrow.train is api.train
     with pytest.raises(AttributeError, match="no attribute 'trian'"):
-        _ = ppdgrow.trian  # type: ignore[attr-defined]
+        _ = ppdgrow.trian
 
 
 def example() -> str:
@@ -266,8 +271,12 @@ def test_load_refuses_a_checkpoint_that_was_altered(small: str) -> None:
 
 def test_load_reads_no_optimizer_state(small: str, monkeypatch: pytest.MonkeyPatch) -> None:
     read: list[bool] = []
-    original = api.load_parent
-    monkeypatch.setattr(api, "load_parent", lambda path, *, optimizer: read.append(optimizer) or original(path))
+
+    def load(path: Path, *, optimizer: bool) -> Parent:
+        read.append(optimizer)
+        return load_parent(path)
+
+    monkeypatch.setattr(api, "load_parent", load)
     ppdgrow.load(small)
     assert read == [False]
 
@@ -284,7 +293,7 @@ def test_training_leaves_the_state_of_torch_to_the_caller(folder: Path) -> None:
         assert torch.are_deterministic_algorithms_enabled()
     finally:
         torch.use_deterministic_algorithms(False)
-    api.run_train(api.TrainRequest([api.Layer("values", TINY)], out=Path("third")), api.Narrator(quiet=True))
+    run_train(TrainRequest([Layer("values", TINY)], out=Path("third")), Narrator(quiet=True))
     assert not torch.equal(torch.get_rng_state(), before), "control: training itself seeds torch"
 
 
@@ -313,7 +322,9 @@ def test_an_interrupt_leaves_a_state_from_which_the_same_call_goes_on(
     ppdgrow.train(values=values, out="unbroken", quiet=True)
     whole, again = ppdgrow.load("unbroken").state_dict(), ppdgrow.load("run").state_dict()
     assert all(torch.equal(tensor, again[name]) for name, tensor in whole.items())
-    assert not torch.equal(stopped.head.norm.weight, whole["head.norm.weight"]), "control: it had stopped earlier"
+    assert not torch.equal(stopped.get_parameter("head.norm.weight"), whole["head.norm.weight"]), (
+        "control: it had stopped earlier"
+    )
 
 
 def test_training_runs_in_another_thread(folder: Path) -> None:

@@ -12,12 +12,14 @@ import time
 from dataclasses import replace
 from pathlib import Path
 from types import ModuleType
+from typing import Any
 
 import pytest
 
 from ppdgrow.accounting import training_flops_per_token
 from ppdgrow.checkpoint import RunFolder, read_jsonl
 from ppdgrow.config.architecture import ImageInput, TokenInput, new_architecture
+from ppdgrow.config.kinds import Task
 from ppdgrow.config.load import Layer, read_yaml, resolve
 
 RECIPES = Path(__file__).parent.parent / "recipes"
@@ -46,7 +48,7 @@ def test_equal_steps_cost_what_the_grown_run_costs(name: str) -> None:
         spec = TokenInput(vocabulary_size=vocabulary, sequence_length=recipe.data.sequence_length)
     else:
         spec = ImageInput(channels=3, height=32, width=32, patch_size=recipe.model.patch_size, num_classes=10)
-    task = "lm" if recipe.data.name == "wikitext2" else "classify"
+    task: Task = "lm" if recipe.data.name == "wikitext2" else "classify"
     shallow, deep = (
         training_flops_per_token(new_architecture(recipe.model.model_copy(update={"layers": n}), task, spec))
         for n in (6, 12)
@@ -63,7 +65,7 @@ def test_the_sets_have_the_arms_of_the_experiment() -> None:
     assert all(arm in experiment.ARMS for chosen in experiment.SETS.values() for arm in chosen.arms)
 
 
-def plan(folder: Path, *arms: str, seeds: tuple[int, ...] = (3, 4)) -> experiment.Plan:
+def plan(folder: Path, *arms: str, seeds: tuple[int, ...] = (3, 4)) -> Any:
     size = replace(experiment.SIZES["wikitext2-cpu"], steps=20, at=8, equal_steps=17)
     return experiment.Plan(RECIPES / "wikitext2-cpu.yaml", size, folder, "scratch-12", arms, seeds)
 
@@ -83,7 +85,7 @@ def test_arms_that_start_from_one_shallow_model_share_it(tmp_path: Path) -> None
 
 
 @pytest.fixture
-def runner(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> experiment.Runner:
+def runner(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Any:
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("PYTHONPATH", str(RECIPES.parent))
     (tmp_path / "logs").mkdir()
@@ -96,7 +98,7 @@ TINY = (
 )
 
 
-def test_what_is_done_is_skipped_and_a_failure_stops_no_other_job(tmp_path: Path, runner: experiment.Runner) -> None:
+def test_what_is_done_is_skipped_and_a_failure_stops_no_other_job(tmp_path: Path, runner: Any) -> None:
     good = experiment.Job("good", 0, (("train", *TINY, "--out", "good"),))
     bad = experiment.Job("bad", 0, (("train", "--width", "-1"), ("train", *TINY, "--out", "never")))
     assert runner.all([bad, good]) == [bad]

@@ -132,6 +132,7 @@ def grow(request: GrowRequest, narrator: Narrator) -> GrowResult:
     measured = _measure(parent, expansion, request, narrator)
     event |= measured.document()
     write_expansion(parent, expansion, run, event, measured)
+    narrator.say(describe_expansion(parent, event))
     return GrowResult(run, event, place)
 
 

@@ -287,7 +287,7 @@ def test_a_failing_write_leaves_the_old_checkpoint_and_no_leftovers(
 
 
 def test_too_little_space_is_said_before_anything_is_written(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("shutil.disk_usage", lambda path: shutil._ntuple_diskusage(100, 90, 10))  # type: ignore[attr-defined]
+    monkeypatch.setattr("shutil.disk_usage", lambda path: shutil._ntuple_diskusage(100, 90, 10))
     with pytest.raises(StorageError, match=r"needs \d\.\d+ kB, but only 10 B are free"):
         write_checkpoint(folder, checkpoint(4))
 

@@ -7,6 +7,7 @@ import fcntl
 import os
 import signal
 from pathlib import Path
+from typing import Any
 
 import pytest
 from faulty_disk import die, failing, in_child, leftovers
@@ -41,7 +42,7 @@ def test_a_kill_between_the_renames_loses_no_step(run: RunFolder, survived: int)
 
     def save() -> None:
         atomic._exchange = lambda one, other: False  # as on a system that cannot
-        Path.replace = rename
+        Path.replace = rename  # type: ignore[assignment,method-assign]
         atomic._remove = die
         write_checkpoint(run.checkpoint_path(1), tiny_checkpoint(1, tokenizer="new"))
 
@@ -62,7 +63,7 @@ def test_a_checkpoint_that_is_saved_anew_is_there_at_every_moment(run: RunFolder
     if not exchange(run.path / "checkpoints", run.path / "checkpoints"):
         pytest.skip("this system cannot exchange two folders")
 
-    def die_there(one: Path, other: Path) -> bool:
+    def die_there(one: Path, other: Path) -> Any:
         if exchanged:
             assert exchange(one, other)
         die()

@@ -125,12 +125,13 @@ def test_on_a_file_system_that_is_read_only(mounted: Callable[..., Path], tmp_pa
     write_checkpoint(run.checkpoint_path(1), tiny_checkpoint(1))
     append_jsonl(run.metrics_path, [{"step": 1}])
     subprocess.run(["mount", "-o", "remount,ro", str(place)], check=True)
-    for write in (
+    writes: tuple[Callable[[], object], ...] = (
         lambda: write_checkpoint(run.checkpoint_path(2), tiny_checkpoint(2)),
         lambda: append_jsonl(run.metrics_path, [{"step": 2}]),
         lambda: write_file(run.card_path, "card"),
         lambda: run.lock().__enter__(),
-    ):
+    )
+    for write in writes:
         with pytest.raises(StorageError, match=r"Read-only file system.*Make it writable"):
             write()
     run.sweep()
@@ -164,7 +165,11 @@ def test_a_run_folder_that_is_gone_is_not_made_anew(run: RunFolder) -> None:
     run.path.rename(run.path.with_name("moved"))
     with pytest.raises(StorageError, match="is gone: it was moved or removed while its run went on"):
         run.check_present()
-    for write in (lambda: append_jsonl(run.metrics_path, []), lambda: write_file(run.card_path, "card")):
+    writes: tuple[Callable[[], object], ...] = (
+        lambda: append_jsonl(run.metrics_path, []),
+        lambda: write_file(run.card_path, "card"),
+    )
+    for write in writes:
         with pytest.raises(StorageError, match="bring it back"):
             write()
     assert not run.path.exists()

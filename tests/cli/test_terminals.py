@@ -9,6 +9,7 @@ import re
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
 import pytest
 from pseudo_terminals import SEQUENCE, colours, environment, piped, screen, terminal
@@ -20,7 +21,7 @@ from ppdgrow.layout import wrap_words
 
 WIDTHS = [20, 40, 80, 200]
 ENCODINGS = ["ascii", "cp1252", "utf-8"]
-MODES: dict[str, dict[str, str]] = {"plain": {}, "no colour": {"NO_COLOR": "1"}, "dumb": {"TERM": "dumb"}}
+MODES: dict[str, dict[str, Any]] = {"plain": {}, "no colour": {"NO_COLOR": "1"}, "dumb": {"TERM": "dumb"}}
 
 LONG = "/a/place/that/is/much-too-long-for-one-line/of-a-narrow/terminal/step-00000010"
 NAME = "caf\xe9 \u4e2d\u6587 [red]x[/red] [/] a\nb"
@@ -95,7 +96,7 @@ def test_control_the_screen_sees_a_bar_that_stays() -> None:
 
 @pytest.mark.parametrize("force", [{}, {"FORCE_COLOR": "1"}, {"FORCE_COLOR": "1", "COLUMNS": "20"}])
 @pytest.mark.parametrize("encoding", ENCODINGS)
-def test_a_pipe_gets_one_line_for_each_message_and_no_escape_codes(encoding: str, force: dict[str, str]) -> None:
+def test_a_pipe_gets_one_line_for_each_message_and_no_escape_codes(encoding: str, force: dict[str, Any]) -> None:
     shown = piped("-c", SPOKEN, encoding=encoding, **force)
     assert shown.code == 0
     assert "\x1b" not in shown.out + shown.err

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import Any, Literal, get_args, get_origin
 
@@ -66,10 +68,11 @@ def test_a_value_is_taken_as_it_is_or_refused_in_one_line(key: str, tmp_path: Pa
     file = tmp_path / "a recipe.yaml"
     for text in VALUES:
         file.write_text(f"{section}:\n  {name}: {text}\n")
-        for source, layer in (
-            ("a recipe.yaml", lambda: Layer(f"recipe {file}", read_yaml(file))),
-            ("-o", lambda text=text: Layer("-o", dict([parse_override(f"{key}={text}")]))),
-        ):
+        layers: dict[str, Callable[[], Layer]] = {
+            "a recipe.yaml": lambda: Layer(f"recipe {file}", read_yaml(file)),
+            "-o": partial(lambda text: Layer("-o", dict([parse_override(f"{key}={text}")])), text),
+        }
+        for source, layer in layers.items():
             try:
                 recipe = resolve([layer()]).recipe
             except ConfigError as error:

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 
 import pytest
 import torch
+from devices import on_each_device, waiting_is_an_error
 
 from ppdgrow.config.schema import DataConfig
 from ppdgrow.data import NO_TARGET, Batch, Batches, open_dataset
@@ -30,9 +33,9 @@ def images(num: int = 60, device: torch.device = CPU) -> ImageExamples:
     return ImageExamples(LabelledImages(pixels, torch.arange(num)).to(device), (0.5, 0.4, 0.3), (0.2, 0.3, 0.4))
 
 
-KINDS = {
+KINDS: dict[str, Callable[..., Examples]] = {
     "lm": windows,
-    "mlm": lambda: windows(masked=MaskedTask(1000, 0.15)),
+    "mlm": partial(windows, masked=MaskedTask(1000, 0.15)),
     "images": images,
 }
 
@@ -171,27 +174,23 @@ def test_streams_of_random_numbers_have_names() -> None:
         return int(torch.randint(2**62, (), generator=generator(*labels)))
 
     assert first(1, "batch", 2) == first(1, "batch", 2)
-    others = [(1, "batch", 3), (2, "batch", 2), ("1", "batch", 2), (1, "batch2"), (1, "bat", "ch", 2)]
-    assert len({first(*labels) for labels in [(1, "batch", 2), *others]}) == 6
+    others: list[tuple[int | str, ...]] = [
+        (1, "batch", 3),
+        (2, "batch", 2),
+        ("1", "batch", 2),
+        (1, "batch2"),
+        (1, "bat", "ch", 2),
+    ]
+    assert len({first(1, "batch", 2), *(first(*labels) for labels in others)}) == 6
 
 
-@pytest.mark.cuda
-@pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")
-@pytest.mark.parametrize("kind", ["lm", "mlm", "images"])
-def test_a_gpu_sees_the_same_batches_without_synchronising(kind: str) -> None:
-    device = torch.device("cuda")
-    there = {
-        "lm": lambda: windows(device=device),
-        "mlm": lambda: windows(masked=MaskedTask(1000, 0.15), device=device),
-        "images": lambda: images(device=device),
-    }[kind]()
-    source = batches(there)
+@on_each_device
+@pytest.mark.parametrize("kind", KINDS)
+def test_a_gpu_sees_the_same_batches_without_synchronising(kind: str, device: torch.device) -> None:
+    source = batches(KINDS[kind](device=device))
     source.at(0)
-    torch.cuda.set_sync_debug_mode("error")
-    try:
+    with waiting_is_an_error(device):
         found = [source.at(step) for step in range(20)]
-    finally:
-        torch.cuda.set_sync_debug_mode("default")
     for step, batch in enumerate(found):
         here = batches(KINDS[kind]()).at(step)
         assert torch.equal(batch.targets.cpu(), here.targets)

@@ -33,7 +33,7 @@ def test_validation_is_the_last_5000_and_only_these_are_decoded(
 
     decoded = []
     decode = cifar10._decode
-    monkeypatch.setattr(cifar10, "_decode", lambda image: decoded.append(image) or decode(image))
+    monkeypatch.setattr(cifar10, "_decode", lambda image: [decoded.append(image), decode(image)][1])  # type: ignore[func-returns-value]
     dataset = cifar(real_data)
     batches = dataset.evaluation("validation", batch_size=100, num_batches=2, device=CPU)
     shard = pyarrow.parquet.read_table(real_data / PARQUET / "train-00004-of-00005.parquet").slice(5000)
@@ -48,7 +48,7 @@ def test_validation_is_the_last_5000_and_only_these_are_decoded(
     assert dataset.class_names is not None
     assert dataset.class_names[3] == "cat"
     assert dataset.tokenizer_json is None
-    assert dataset.bytes_per_token("validation") is None
+    assert dataset.bytes_per_token("validation") is None  # type: ignore[func-returns-value]
     assert dataset.input_spec(4).num_patches == 64
 
 

@@ -11,7 +11,6 @@ import torch
 
 from ppdgrow.config.schema import DataConfig
 from ppdgrow.data import Dataset, open_dataset
-from ppdgrow.data import stdlib as stdlib_module
 from ppdgrow.data.stdlib import Stdlib, source_files, split_of
 from ppdgrow.data.text import TextDataset
 from ppdgrow.data.tokenization import CHUNK_CHARACTERS, load_tokenizer, make_tokenizer
@@ -165,7 +164,7 @@ def test_sources_of_python_are_dealt_to_three_splits() -> None:
 
 
 def test_a_python_without_sources_is_explained(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(stdlib_module.sysconfig, "get_path", lambda name: str(tmp_path))
+    monkeypatch.setattr("sysconfig.get_path", lambda name: str(tmp_path))
     dataset: Dataset = open_dataset(DataConfig(tokenizer="byte"), "lm")
     with pytest.raises(InvalidInputError, match=r"stdlib: found no sources .*--data wikitext2"):
         dataset.describe()

@@ -14,14 +14,14 @@ from local_images import write_classes, write_image
 from PIL import Image
 
 from ppdgrow.config.schema import DataConfig
-from ppdgrow.data import open_dataset, resolve_defaults
+from ppdgrow.data import Split, open_dataset, resolve_defaults
 from ppdgrow.data.decoding import decode, size_of
 from ppdgrow.data.local.datasets import LocalImages
 from ppdgrow.data.local.splitting import by_hash
 from ppdgrow.errors import ConfigError, InvalidInputError
 
 CPU = torch.device("cpu")
-SPLITS = ("train", "validation", "test")
+SPLITS: tuple[Split, ...] = ("train", "validation", "test")
 
 
 def images_at(path: Path, **options: Any) -> LocalImages:

@@ -14,13 +14,13 @@ import pytest
 from local_images import write_image
 
 from ppdgrow.config.schema import DataConfig
-from ppdgrow.data import Dataset, open_dataset, resolve_defaults
+from ppdgrow.data import Dataset, Split, open_dataset, resolve_defaults
 from ppdgrow.data.images import ImageDataset
 from ppdgrow.data.text import TextDataset
 from ppdgrow.errors import ConfigError, InvalidInputError
 
 POINTER = "version https://git-lfs.github.com/spec/v1\noid sha256:0\nsize 12345\n"
-SPLITS = ("train", "validation", "test")
+SPLITS: tuple[Split, ...] = ("train", "validation", "test")
 ROWS = [f"row {number}\nof text" for number in range(100)]
 
 

@@ -6,30 +6,32 @@ import copy
 
 import pytest
 import torch
+from devices import on_each_device, waiting_is_an_error
+from test_engine import Counting, ToyBatch, engine_of, new_model
 
 from ppdgrow.config.kinds import branches_of
+from ppdgrow.engine.loop import FLUSH_EVERY
+from ppdgrow.engine.movement import WATCHED_STEPS, MovementCheck
 from ppdgrow.nn.branches import BranchConfig
 from ppdgrow.nn.coupling import Coupling, Pair
 
-pytestmark = [
-    pytest.mark.cuda,
-    pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device"),
-]
 
-
+@on_each_device
 @pytest.mark.parametrize("kind", ["ffn", "attention"])
 @pytest.mark.parametrize("dtype", [torch.float64, torch.float32, torch.bfloat16, torch.float16], ids=str)
-def test_tied_pair_is_the_identity_and_its_gradients_are_opposites(kind: str, dtype: torch.dtype) -> None:
+def test_tied_pair_is_the_identity_and_its_gradients_are_opposites(
+    kind: str, dtype: torch.dtype, device: torch.device
+) -> None:
     torch.manual_seed(0)
     config = BranchConfig(64, heads=4, ffn_multiplier=4, kernel_size=4, norm="layer")
     f, g = branches_of("transformer", kind)
-    plus = Coupling((f, g), config, causal=True).to("cuda", dtype)
+    plus = Coupling((f, g), config, causal=True).to(device, dtype)
     pair = Pair(plus, copy.deepcopy(plus), "inverse")
-    x = tuple(torch.randn(4, 32, 64, device="cuda", dtype=dtype) for _ in range(2))
+    x = tuple(torch.randn(4, 32, 64, device=device, dtype=dtype) for _ in range(2))
     torch.use_deterministic_algorithms(True, warn_only=True)
     try:
         y = pair((x[0], x[1]))
-        sum(half.float().square().mean() for half in y).backward()
+        torch.stack([half.float().square().mean() for half in y]).sum().backward()  # type: ignore[no-untyped-call]
     finally:
         torch.use_deterministic_algorithms(False)
     assert all(torch.equal(before, after) for before, after in zip(x, y, strict=True))
@@ -40,25 +42,36 @@ def test_tied_pair_is_the_identity_and_its_gradients_are_opposites(kind: str, dt
         assert torch.equal(p.grad, -q.grad)
 
 
-def test_a_training_step_never_waits_for_the_device(monkeypatch: pytest.MonkeyPatch) -> None:
-    import test_engine as toy
+class OnDevice(Counting):
+    def __init__(self, device: torch.device) -> None:
+        self.device = device
 
-    monkeypatch.setattr(toy, "CPU", torch.device("cuda"))
-    device = torch.device("cuda")
+    def at(self, step: int) -> ToyBatch:
+        batch = super().at(step)
+        return ToyBatch(*(t.to(self.device, non_blocking=True) for t in (batch.inputs, batch.targets)))
 
-    class OnDevice(toy.Counting):
-        def at(self, step: int) -> toy.ToyBatch:
-            batch = super().at(step)
-            return toy.ToyBatch(*(t.to(device, non_blocking=True) for t in (batch.inputs, batch.targets)))
 
-    engine, log = toy.engine_of(toy.new_model(), steps=40)
-    engine.batches, engine.evaluation = OnDevice(), [OnDevice().at(-1)]
+@on_each_device
+def test_a_training_step_never_waits_for_the_device(device: torch.device) -> None:
+    engine, log = engine_of(new_model(device=device), steps=40, device=device)
+    engine.batches, engine.evaluation = OnDevice(device), [OnDevice(device).at(-1)]
     engine.run(12, log)
-    movement = toy.MovementCheck(engine.model, engine.optimizer)
-    movement._seen = toy.FLUSH_EVERY  # watched already
-    torch.cuda.set_sync_debug_mode("error")
-    try:
-        for step in range(13, 18):
-            engine._train_step(step, movement)
-    finally:
-        torch.cuda.set_sync_debug_mode("default")
+    movement = MovementCheck(engine.model, engine.optimizer)
+    movement._seen = WATCHED_STEPS  # it has judged, which reads from the device
+    steps = range(13, 13 + FLUSH_EVERY - 1)
+    with waiting_is_an_error(device):
+        for step in steps:
+            engine._train_step(step, movement, log)
+    assert engine.step == steps[-1]
+    assert len(engine._pending.losses) == len(steps), "nothing was read meanwhile"
+
+
+@on_each_device
+def test_control_a_read_within_a_step_is_seen(device: torch.device) -> None:
+    loss = torch.ones((), device=device)
+    if device.type != "cuda":
+        with waiting_is_an_error(device):
+            assert loss.item() == 1.0
+        return
+    with waiting_is_an_error(device), pytest.raises(RuntimeError, match="synchronizing"):
+        loss.item()

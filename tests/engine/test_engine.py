@@ -70,7 +70,7 @@ def architecture(pair: bool = False) -> Architecture:
     return arch.with_blocks((*arch.blocks, spec)) if pair else arch
 
 
-def engine_of(model: Model, steps: int = 40, **changes: Any) -> tuple[Engine, Log]:
+def engine_of(model: Model, steps: int = 40, device: torch.device = CPU, **changes: Any) -> tuple[Engine, Log]:
     config = TrainConfig(steps=steps, batch_size=BATCH, lr=1e-2, warmup_steps=4, eval_every=15, save_every=12)
     config = config.model_copy(update=changes)
     new = frozenset(name for name, _ in model.named_parameters() if name.startswith("blocks.p1"))
@@ -84,7 +84,7 @@ def engine_of(model: Model, steps: int = 40, **changes: Any) -> tuple[Engine, Lo
         evaluation=[Counting().at(-1)],
         figures=lambda evaluation: evaluation.figures(None, tokens=True),
         config=config,
-        device=CPU,
+        device=device,
         precision="fp32",
         step=0,
         ledger=Ledger(),
@@ -95,9 +95,9 @@ def engine_of(model: Model, steps: int = 40, **changes: Any) -> tuple[Engine, Lo
     return engine, Log(engine)
 
 
-def new_model(pair: bool = False) -> Model:
+def new_model(pair: bool = False, device: torch.device = CPU) -> Model:
     arch = architecture(pair)
-    return build_model(arch, initial_tensors(arch, 0), CPU)
+    return build_model(arch, initial_tensors(arch, 0), device)
 
 
 def weights(model: Model) -> dict[str, Tensor]:
@@ -127,7 +127,7 @@ def test_old_and_new_parameters_are_clipped_and_logged_apart() -> None:
     engine.run(2, log)
     assert all("grad_norm_new" in line for line in log.metrics)
     batch = Counting().at(9)
-    torch.nn.functional.cross_entropy(model(batch.inputs).flatten(0, 1), batch.targets.flatten()).backward()
+    torch.nn.functional.cross_entropy(model(batch.inputs).flatten(0, 1), batch.targets.flatten()).backward()  # type: ignore[no-untyped-call]
     engine.optimizer.clip()
     for members in (engine.optimizer.old, engine.optimizer.new):
         norm = torch.nn.utils.get_total_norm([p.grad for p in members.values() if p.grad is not None])
@@ -252,7 +252,7 @@ def test_a_non_finite_gradient_of_finite_values_is_named() -> None:
 def test_weights_and_evaluations_that_are_not_finite_are_named() -> None:
     model = new_model()
     with torch.no_grad():
-        model.blocks["l1"].g.up.weight[0, 0] = torch.nan  # type: ignore[union-attr,index]
+        model.get_parameter("blocks.l1.g.up.weight")[0, 0] = torch.nan
     engine, log = engine_of(model)
     with pytest.raises(DivergedError, match=r"first in block l1, in the weights of blocks\.l1\.g\.up\.weight"):
         engine.run(40, log)

@@ -172,8 +172,8 @@ def check(folder: Path, name: str, outcome: Outcome, before: int | None) -> None
     """What holds right after a kill."""
     scenario = SCENARIOS[name]
     if scenario.out is None:
-        for run in ("s", "b"):
-            path = folder / run / "test.jsonl"
+        for read in ("s", "b"):
+            path = folder / read / "test.jsonl"
             for line in path.read_bytes().splitlines()[:-1] if path.exists() else ():
                 json.loads(line)
         return

@@ -71,7 +71,7 @@ def write_run(
         line = metrics_line(step, flops=flops, seconds=seconds)
         if step in losses:
             line["validation"] = figures(losses[step], accuracy)
-        written.append(line | lines(step))
+        written.append(line | dict(lines(step)))
     start = {"event": "train", "step": 0, "steps": last, "parent": None, "parent_sha256": None, "seed": seed}
     state = TrainerState(
         step=last,

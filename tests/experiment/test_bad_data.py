@@ -30,8 +30,8 @@ def table(**columns: object) -> Callable[[], None]:
     return lambda: pq.write_table(pa.table(columns), "t.parquet")
 
 
-def images(classes: tuple[str, ...] = ("cat", "dog"), count: int = 20) -> Callable[[], None]:
-    return lambda: [write_classes(Path("pets"), classes, count), None][1]
+def images(classes: tuple[str, ...] = ("cat", "dog"), count: int = 20) -> Callable[[], object]:
+    return lambda: write_classes(Path("pets"), classes, count)
 
 
 def broken() -> None:
@@ -40,7 +40,7 @@ def broken() -> None:
     file.write_bytes(file.read_bytes()[:60])
 
 
-def several(*steps: Callable[[], None]) -> Callable[[], None]:
+def several(*steps: Callable[[], object]) -> Callable[[], None]:
     def do() -> None:
         for step in steps:
             step()

@@ -196,7 +196,7 @@ def test_growth_bump_and_steps_to_recover(
     at = {} if event["loss_after"] is None else {100: event["loss_after"]}
     grown = write_run(tmp_path / "grown", at | losses, events=[event])
     (found,) = compare_runs([base, grown]).runs[1].insertions
-    assert (found.growth_bump, found.steps_to_recover) == (pytest.approx(bump), pytest.approx(recovery))
+    assert [found.growth_bump, found.steps_to_recover] == [pytest.approx(bump), pytest.approx(recovery)]
 
 
 def test_a_bump_ends_where_the_model_changes_again(tmp_path: Path) -> None:
@@ -269,7 +269,7 @@ def test_a_run_without_timing_has_no_curve_over_wall_clock(tmp_path: Path) -> No
 
 def test_a_cost_that_was_not_recorded_is_not_judged(tmp_path: Path) -> None:
     """Seconds of the last point stand in the ledger also where the metrics have none: one known point is not enough."""
-    untimed = {"lines": lambda _: {"timing": None}}
+    untimed: dict[str, Any] = {"lines": lambda _: {"timing": None}}
     base = write_run(tmp_path / "base", {10: 4.5, 20: 4.0, 30: 3.5, 40: 4.0}, **untimed)
     comparison = compare_runs([base, write_run(tmp_path / "other", {10: 4.5, 20: 4.0, 30: 3.9, 40: 3.8})])
     (seconds,) = (c for c in comparison.criteria if c.name == CHEAPER_SECONDS)

@@ -7,8 +7,9 @@ from pathlib import Path
 import pytest
 from synthetic_runs import growth, write_run
 
-from ppdgrow.experiment.comparison.compare import ComparedRun, compare_runs
+from ppdgrow.experiment.comparison.compare import compare_runs
 from ppdgrow.experiment.comparison.curves import EqualFigures, EqualPoint
+from ppdgrow.experiment.comparison.figures import ComparedRun
 
 
 def equal(run: ComparedRun) -> EqualFigures:

@@ -126,7 +126,12 @@ def test_the_same_comparison_gives_the_same_bytes(tmp_path: Path) -> None:
 def drawn(comparison: Comparison, monkeypatch: pytest.MonkeyPatch) -> Any:
     """The figure that a comparison is drawn into: the losses in the first row of panels, the differences below."""
     kept: list[Any] = []
-    monkeypatch.setattr(plot, "render", lambda figure, _: kept.append(figure) or b"")
+
+    def keep(figure: Any, _: str) -> bytes:
+        kept.append(figure)
+        return b""
+
+    monkeypatch.setattr(plot, "render", keep)
     plot.draw_comparison(comparison, "svg")
     return kept[0]
 
@@ -143,12 +148,13 @@ def test_panels_of_a_column_have_one_range_and_means_end_where_their_seeds_do(
     panels = drawn(found, monkeypatch).axes
     for upper, lower, axis in zip(panels[:3], panels[3:], ("steps", "flops", "seconds"), strict=True):
         assert upper.get_xlim() == lower.get_xlim()
-        for line, arm in zip(upper.lines, found.arms, strict=True):
+        for line, compared in zip(upper.lines, found.arms, strict=True):
             ends = [
-                run.history.step if axis == "steps" else getattr(run.history.state.ledger, axis) for run in arm.runs
+                run.history.step if axis == "steps" else getattr(run.history.state.ledger, axis)
+                for run in compared.runs
             ]
             assert line.get_xdata()[-1] == pytest.approx(sum(ends) / 3)
-            assert line.get_ydata()[-1] == pytest.approx(arm.loss.mean)
+            assert line.get_ydata()[-1] == pytest.approx(compared.loss.mean)
     fastest = min(run.history.state.ledger.seconds for run in found.arms[0].runs)
     assert panels[5].lines[-1].get_xdata()[-1] > fastest, "differences too"
 

@@ -113,7 +113,7 @@ def test_no_steps_no_evaluation_no_run(tmp_path: Path) -> None:
 def test_a_changed_function_that_was_never_evaluated_has_no_loss(tmp_path: Path) -> None:
     base = write_run(tmp_path / "base", {10: 4.1})
     parent_line = {"validation": figures(4.0)}
-    grown = {"steps": 10, "lines": lambda step: parent_line if step == 10 else {}}
+    grown: dict[str, Any] = {"steps": 10, "lines": lambda step: parent_line if step == 10 else {}}
     exact = write_run(tmp_path / "exact", {}, events=[growth(10, None, None, bit_exact=True)], **grown)
     other = write_run(tmp_path / "other", {}, events=[growth(10, None, None, bit_exact=False)], **grown)
     assert compare_runs([base, exact]).runs[1].history.final.validation.loss == 4.0

@@ -16,6 +16,7 @@ from conftest import TINY, Command
 from equality import events, result, same
 from full_disk import Disk
 from safetensors import SafetensorError
+from safetensors.torch import save_file
 
 import ppdgrow as package
 from ppdgrow.checkpoint import RunFolder, locate_checkpoint, read_jsonl, read_state, shards
@@ -105,7 +106,7 @@ def test_the_error_of_the_librarys_own_writer_is_a_full_disk(
 ) -> None:
     """safetensors wraps the system's error in one of its own."""
     ppdgrow(f"{TRAIN} whole", *TINY)
-    real, calls = shards.save_file, 0
+    real, calls = save_file, 0
 
     def save(tensors: Any, path: Path, metadata: Any) -> None:
         nonlocal calls

@@ -338,6 +338,6 @@ def test_control_the_judge_sees_a_bug_and_a_changed_input(ppdgrow: Command, monk
         raise PPDGrowError("an error")
 
     for stand_in in (faulty, meddling):
-        monkeypatch.setitem(DATASETS, "stdlib", stand_in)  # type: ignore[arg-type]
+        monkeypatch.setitem(DATASETS, "stdlib", stand_in)
         with pytest.raises(AssertionError):
             try_data("stdlib")

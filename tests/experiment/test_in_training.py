@@ -17,6 +17,7 @@ from test_fuzz import seal
 import ppdgrow.checkpoint.runs as runs
 from ppdgrow.atomic import new_folder
 from ppdgrow.checkpoint import RunFolder
+from ppdgrow.checkpoint import format as checkpoint_format
 from ppdgrow.errors import ConfigError
 
 READERS = ["grow shallow --out g", "probe shallow", "train shallow --steps 1 --out t", "compare shallow other"]
@@ -25,7 +26,7 @@ READERS = ["grow shallow --out g", "probe shallow", "train shallow --steps 1 --o
 @pytest.fixture
 def pruned_when_read(shallow: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[[int], None]:
     """The run saves a newer checkpoint and removes the one that a reader has just found, so many times."""
-    verify = runs.verify
+    verify = checkpoint_format.verify
     left = 0
 
     def meddling(folder: Path) -> None:

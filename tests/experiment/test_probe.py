@@ -13,9 +13,9 @@ import pytest
 from conftest import TINY, Command
 
 from ppdgrow.checkpoint import RunFolder, read_checkpoint, write_checkpoint
-from ppdgrow.console import clean
 from ppdgrow.experiment.probing.plot import STYLES, draw
 from ppdgrow.experiment.probing.report import BlockReport
+from ppdgrow.terminal import clean
 
 
 def newest(run: Path) -> Path:
@@ -205,7 +205,7 @@ def test_control_without_a_sample_there_is_none(ppdgrow: Command, shallow: Path)
     ("options", "says"),
     [
         (["--sample", ""], "--sample '' has no token to start from"),
-        (["--sample", "x", "--tokens", "0"], "--tokens is 0, expected at least 1"),
+        (["--sample", "x", "--tokens", "0"], "--tokens is 0, expected a whole number of at least 1"),
         (["--tokens", "5"], "--tokens and --seed are those of a --sample"),
     ],
 )

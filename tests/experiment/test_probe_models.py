@@ -134,7 +134,7 @@ def test_control_a_rotation_that_is_none_fails_and_names_the_pair() -> None:
     model = grown("transformer", "coupled", "lm", TOKENS, tied=False, kinds=("orthogonal",))
     pair = model.blocks["p1"]
     assert isinstance(pair, LinearPair)
-    torch.nn.utils.parametrize.remove_parametrizations(pair.minus.map, "weight")  # type: ignore[union-attr]
+    torch.nn.utils.parametrize.remove_parametrizations(pair.minus.get_submodule("map"), "weight")  # type: ignore[union-attr]
     with torch.no_grad():
         pair.minus.map.weight.mul_(1.001)  # type: ignore[union-attr, operator]
     assert any("pair p1 has a member that is not orthogonal" in text for text in probed(model).failures)

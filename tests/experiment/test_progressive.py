@@ -23,12 +23,13 @@ from test_story import damage
 from ppdgrow.checkpoint import RunFolder, read_checkpoint, read_config, read_jsonl, read_state
 from ppdgrow.cli import build_app
 from ppdgrow.cli.app import run
+from ppdgrow.data import Split
 from ppdgrow.data.batches import Batch, Batches
 from ppdgrow.errors import StorageError
 from ppdgrow.experiment.acceptance import Decision
 from ppdgrow.experiment.lineage import own_events
 from ppdgrow.experiment.progressive import arms, round
-from ppdgrow.experiment.training.start import Start
+from ppdgrow.experiment.training.start import Start, start_from
 from ppdgrow.optim.adamw import NamedAdamW
 
 ROOT = Path(__file__).parents[2]
@@ -93,14 +94,14 @@ def test_control_a_trace_would_be_seen(
 ) -> None:
     """Going on from the state before the expansion, but for one part of it."""
     ppdgrow(f"{line} --out never")
-    start_from, draw = arms.start_from, Batches.at
+    draw = Batches.at
 
     def incomplete(checkpoint: Any) -> Start:
         start = start_from(checkpoint)
         if left_out == "weights":
             name = "blocks.l1.g.out.bias"
             return dataclasses.replace(start, tensors=start.tensors | {name: start.tensors[name] + 1e-7})
-        return dataclasses.replace(start, **{left_out: {}}) if left_out != "position" else start
+        return dataclasses.replace(start, **dict[str, Any]({left_out: {}})) if left_out != "position" else start
 
     def shifted(self: Batches, step: int) -> Batch:
         return draw(self, step + (308 <= step <= 310))
@@ -207,7 +208,7 @@ def test_lower_lr_applies_to_exactly_the_new_parameters_and_stays(
     stop_at: Any,
 ) -> None:
     verdicts = iter([False, True])
-    make = round.Decision
+    make = Decision
 
     def decided(**figures: Any) -> Decision:
         decision = make(**figures)
@@ -260,7 +261,7 @@ def test_the_test_split_stays_untouched(ppdgrow: Command, line: str, monkeypatch
 
     read = TextDataset.evaluation
 
-    def evaluation(self: Any, split: str, **options: Any) -> Any:
+    def evaluation(self: Any, split: Split, **options: Any) -> Any:
         assert split != "test"
         return read(self, split, **options)
 

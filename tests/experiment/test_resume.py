@@ -66,7 +66,7 @@ def test_control_leaving_out_a_part_of_the_state_breaks_equality(ppdgrow: Comman
         folder.rename(target)
         write_checkpoint(target, dataclasses.replace(checkpoint, state=state))
     else:
-        write_checkpoint(folder, dataclasses.replace(checkpoint, **{left_out: {}}))
+        write_checkpoint(folder, dataclasses.replace(checkpoint, **dict[str, Any]({left_out: {}})))
     ppdgrow(f"{LINE} broken", *TINY)
     assert not same(result("broken"), result("whole"))
 

@@ -12,6 +12,7 @@ import shutil
 import signal
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -27,11 +28,13 @@ from ppdgrow.cli.app import run
 from ppdgrow.data import batches
 from ppdgrow.data.batches import Batch, Batches
 from ppdgrow.engine import evaluate
+from ppdgrow.engine.device import set_rng_state
 from ppdgrow.engine.evaluate import BatchLike
 from ppdgrow.errors import StorageError
 from ppdgrow.experiment import expansion
 from ppdgrow.experiment.training import leg
 from ppdgrow.experiment.training.recorder import Recorder
+from ppdgrow.seeding import generator
 
 STEPS = 21
 EVAL_EVERY = 4
@@ -92,7 +95,7 @@ def _arm(stop: Stop, patch: pytest.MonkeyPatch) -> None:
         seen += 1
         return seen == (stop.occurrence if stop.where == "draw" else stop.at)
 
-    draw, evaluate_together, built, save = Batches.at, evaluate.evaluate_together, leg.set_rng_state, Recorder.save
+    draw, evaluate_together, built, save = Batches.at, evaluate.evaluate_together, set_rng_state, Recorder.save
 
     def at(self: Batches, step: int) -> Batch:
         if step == stop.at and is_now():
@@ -340,7 +343,7 @@ def test_control_what_is_left_out_is_seen(train: Any, unbroken: Any, stream: str
         moments = {name: kept | {part: torch.zeros_like(kept[part])} for name, kept in checkpoint.moments.items()}
         write_checkpoint(folder, dataclasses.replace(checkpoint, moments=moments))
     elif part in ("rng", "moments"):
-        write_checkpoint(folder, dataclasses.replace(checkpoint, **{part: {}}))
+        write_checkpoint(folder, dataclasses.replace(checkpoint, **dict[str, Any]({part: {}})))
     with left_out(part):
         train(None, stream, task)
     found = differences("broken", unbroken(stream, task))
@@ -350,7 +353,7 @@ def test_control_what_is_left_out_is_seen(train: Any, unbroken: Any, stream: str
 @contextmanager
 def left_out(part: str) -> Iterator[None]:
     """The position starts anew at step 9, or one of the streams that are functions of the step or epoch does."""
-    at, make = Batches.at, batches.generator
+    at, make = Batches.at, generator
 
     def anew(*labels: int | str) -> torch.Generator:
         return make(*labels, "anew") if part in labels else make(*labels)
@@ -404,7 +407,7 @@ def test_compare_tolerates_a_cut_last_line(unbroken: Any, ppdgrow: Command) -> N
     told = ppdgrow("compare --json", whole, whole).document
     for name, cut in (("newline", 1), ("half", 60), ("start", 10**9)):
         shutil.copytree(whole, name)
-        _edit_metrics(name, lambda lines, cut=cut: [*lines[:-1], lines[-1][: max(1, len(lines[-1]) - cut)]])
+        _edit_metrics(name, partial(lambda cut, lines: [*lines[:-1], lines[-1][: max(1, len(lines[-1]) - cut)]], cut))
         assert metrics_faults(name, STEPS, eval_every=EVAL_EVERY)
         document = ppdgrow("compare --json", whole, name).document
         for key in ("steps", "validation", "flops", "parameters"):

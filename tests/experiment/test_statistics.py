@@ -39,11 +39,17 @@ def test_the_quantile_falls_to_that_of_the_normal_distribution() -> None:
     assert student_quantile(0.975, 10**6) == pytest.approx(NormalDist().inv_cdf(0.975), rel=1e-5)
 
 
+def width_of(found: Estimate) -> float:
+    assert found.low is not None
+    assert found.high is not None
+    return found.high - found.low
+
+
 def test_an_estimate_by_hand() -> None:
     found = Estimate((1.0, 2.0, 6.0))
     half = 4.302653 * math.sqrt(7.0) / math.sqrt(3.0)
-    assert (found.number, found.mean, found.deviation) == (3, 3.0, pytest.approx(math.sqrt(7.0)))
-    assert (found.low, found.high) == (pytest.approx(3.0 - half, rel=1e-6), pytest.approx(3.0 + half, rel=1e-6))
+    assert [found.number, found.mean, found.deviation] == [3, 3.0, pytest.approx(math.sqrt(7.0))]
+    assert [found.low, found.high] == [pytest.approx(3.0 - half, rel=1e-6), pytest.approx(3.0 + half, rel=1e-6)]
     assert found.document() == {
         "mean": 3.0,
         "sd": found.deviation,
@@ -78,7 +84,7 @@ def estimates(values: Draws) -> list[Estimate]:
 
 def coverage(found: list[Estimate], truth: float, shrink: float = 1.0) -> float:
     """Share of the intervals, each `shrink` times as wide, that hold the true mean."""
-    return sum(abs(one.mean - truth) <= shrink * (one.high - one.low) / 2 for one in found) / len(found)
+    return sum(abs(one.mean - truth) <= shrink * width_of(one) / 2 for one in found) / len(found)
 
 
 @pytest.mark.parametrize("seeds", [2, 3, 5])
@@ -114,5 +120,5 @@ def test_runs_of_different_seeds_held_against_each_other_give_wider_intervals(se
     ours, theirs = losses(seeds)
     paired, unpaired = estimates(ours - theirs), estimates(ours - np.roll(theirs, 1, axis=1))
     assert [one.mean for one in unpaired] == pytest.approx([one.mean for one in paired])
-    widths = [np.median([one.high - one.low for one in found]) for found in (paired, unpaired)]
+    widths = [np.median([width_of(one) for one in found]) for found in (paired, unpaired)]
     assert widths[1] > 5 * widths[0]

@@ -115,7 +115,7 @@ def test_every_line_for_people_is_on_stderr_and_only_data_on_stdout(ppdgrow: Com
     assert ppdgrow("train g --steps 2 --out t2 --json").stderr == ""
 
 
-def test_the_place_of_a_growth_is_told_before_and_after(ppdgrow: Command, shallow: Path) -> None:
+def test_the_place_of_a_growth_is_told_in_words(ppdgrow: Command, shallow: Path) -> None:
     one = ppdgrow("grow shallow --out one")
     assert "1 ffn pair (p1) after block 1 of 2; theta_0 copied" in one.stderr
     assert one.stdout.splitlines()[1].split(maxsplit=3) == ["layers", "2", "4", "after block 1 of 2"]
@@ -249,7 +249,7 @@ def test_control_a_tied_pair_whose_members_differ_by_one_ulp_fails_the_probe(ppd
     pair.minus = twin.plus
     assert probe_model(model, setting, batches).passed, "equal members pass"
     with torch.no_grad():
-        weight = pair.minus.g.out.weight
+        weight = pair.minus.get_parameter("g.out.weight")
         weight[0, 0] = torch.nextafter(weight[0, 0], torch.tensor(torch.inf))
     report = probe_model(model, setting, batches)
     assert not report.passed

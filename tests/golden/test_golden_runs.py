@@ -14,6 +14,7 @@ import random
 import sys
 import tempfile
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -79,10 +80,11 @@ def _method(method: Any, position: str, moments: Any) -> str:
 
 def _random_pairs() -> str:
     _shallow("transformer-residual", **{"model.dropout": 0.1})
+    only: dict[str, Any] = {"train.only": "pairs", "train.pair_lr": 0.5}
     ppdgrow.grow(
         "shallow", pair="attention", pairs=2, position="end", source="random", scale=0.3, out="grown", quiet=True
     )
-    return _continued("grown", **{"train.only": "pairs", "train.pair_lr": 0.5})
+    return _continued("grown", **only)
 
 
 def _decisions() -> str:
@@ -116,7 +118,7 @@ def _resumed() -> str:
 
 
 CASES: dict[str, Case] = {
-    **{f"all kinds, {model}": lambda model=model: _all_kinds(model) for model in MODELS},
+    **{f"all kinds, {model}": partial(_all_kinds, model) for model in MODELS},
     "zero": lambda: _method("zero", "interleave", "copy_v"),
     "copy at the end": lambda: _method("copy", "end", "copy"),
     "fresh at the start": lambda: _method("fresh", "start", "fresh"),

@@ -77,7 +77,7 @@ def test_control_a_free_matrix_does_not_stay_orthogonal() -> None:
     layer = nn.Linear(WIDTH, WIDTH, bias=False)
     nn.init.orthogonal_(layer.weight)
     assert orthogonality_error(layer.weight) < BOUND
-    train(layer, [layer.weight])
+    train(layer, list(layer.parameters()))
     assert orthogonality_error(layer.weight) > 0.1
 
 

@@ -93,7 +93,8 @@ def test_control_one_ulp_between_the_members_breaks_the_identity(dtype: torch.dt
     plus = coupling("ffn").to(dtype)
     minus = copy.deepcopy(plus)
     with torch.no_grad():
-        minus.f.out.bias += minus.f.out.bias.abs() * torch.finfo(dtype).eps
+        bias = minus.get_parameter("f.out.bias")
+        bias.add_(bias.abs() * torch.finfo(dtype).eps)
     assert not equal(Pair(plus, minus, "inverse")(stream(dtype)), stream(dtype))
 
 
@@ -114,8 +115,8 @@ def fold(member: Coupling) -> Coupling:
     folded = copy.deepcopy(member)
     with torch.no_grad():
         for branch in (folded.f, folded.g):
-            branch.out.weight.neg_()
-            branch.out.bias.neg_()
+            branch.get_parameter("out.weight").neg_()
+            branch.get_parameter("out.bias").neg_()
     return folded
 
 
@@ -142,7 +143,7 @@ def backward(stack: Stack, dtype: torch.dtype, autocast: bool) -> Stack:
     stack.to(dtype)
     with torch.autocast("cpu", dtype=torch.bfloat16, enabled=autocast):
         loss = stack.loss(stream(dtype))
-    loss.backward()
+    loss.backward()  # type: ignore[no-untyped-call]
     return stack
 
 
@@ -253,7 +254,7 @@ def train(pair: nn.Module, autocast: bool) -> nn.Module:
         x = torch.randn(2, 9, CHANNELS), torch.randn(2, 9, CHANNELS)
         with torch.autocast("cpu", dtype=torch.bfloat16, enabled=autocast):
             loss = stack.loss(x)
-        loss.backward()
+        loss.backward()  # type: ignore[no-untyped-call]
         torch.nn.utils.clip_grad_norm_(pair.parameters(), 1.0)
         optimizer.step()
         optimizer.zero_grad()

@@ -87,7 +87,7 @@ def test_gradients_are_those_of_the_recurrence(tokens: int, shift: float) -> Non
     def gradients(scan: Scan) -> list[Tensor]:
         value, gate = (x.requires_grad_(True) for x in drawn(tokens, shift))
         torch.manual_seed(1)
-        (scan(value, gate) * torch.randn(value.shape)).sum().backward()
+        (scan(value, gate) * torch.randn(value.shape)).sum().backward()  # type: ignore[no-untyped-call]
         assert value.grad is not None
         assert gate.grad is not None
         return [value.grad.double(), gate.grad.double()]

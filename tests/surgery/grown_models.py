@@ -156,5 +156,5 @@ def gradients(architecture: Architecture, tensors: Tensors, mode: str = "fp32") 
     found = outputs(network, mode)
     torch.manual_seed(2)
     wanted = torch.randint(found.shape[-1], found.shape[:-1])
-    F.cross_entropy(found.flatten(0, -2).float(), wanted.flatten()).backward()
+    F.cross_entropy(found.flatten(0, -2).float(), wanted.flatten()).backward()  # type: ignore[no-untyped-call]
     return {name: p.grad for name, p in network.named_parameters() if p.grad is not None}

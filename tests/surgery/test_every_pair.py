@@ -129,7 +129,7 @@ def seen(network: torch.nn.Module, batch: int = 3) -> list[tuple[torch.nn.Module
     network.run(  # type: ignore[operator]
         x.to(dtype) if x.is_floating_point() else x,
         before_block=lambda name, state: found.append(
-            (network.blocks[name], state if isinstance(state, tuple) else split(state))  # type: ignore[index]
+            (network.get_submodule(f"blocks.{name}"), state if isinstance(state, tuple) else split(state))
         ),
     )
     return found
@@ -384,7 +384,7 @@ def test_control_an_inverse_with_the_members_swapped_is_none() -> None:
         pair, x = next((block, x) for block, x in seen(network) if isinstance(block, Pair | LinearPair))
         with torch.no_grad():
             y = pair(x)
-            pair.plus, pair.minus = pair.minus, pair.plus
+            pair.plus, pair.minus = pair.minus, pair.plus  # type: ignore[assignment]
             back = pair.inverse(y)
         assert max(float((u - v).detach().abs().max()) for u, v in zip(back, x, strict=True)) > 1e-3
 

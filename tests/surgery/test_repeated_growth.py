@@ -33,7 +33,7 @@ def train(architecture: Architecture, tensors: dict[str, Tensor], steps: int = 3
     for _ in range(steps):
         found = network(batch)
         optimizer.zero_grad()
-        F.cross_entropy(found.flatten(0, -2), torch.zeros(found.shape[:-1], dtype=torch.long).flatten()).backward()
+        F.cross_entropy(found.flatten(0, -2), torch.zeros(found.shape[:-1], dtype=torch.long).flatten()).backward()  # type: ignore[no-untyped-call]
         optimizer.step()
     return {name: tensor.detach().clone() for name, tensor in network.state_dict().items()}
 
@@ -140,7 +140,7 @@ def test_every_method_on_a_model_that_has_pairs(case: Case) -> None:
     current, untied, _ = untie(plan.architecture, tensors, {})
     untied = trained(untied, seed=4)
     for method in ("pair", "zero", "copy", "fresh"):
-        plan, grown = grow(current, untied, GrowthRequest(method=method, pairs=2))  # type: ignore[arg-type]
+        plan, grown = grow(current, untied, GrowthRequest(method=method, pairs=2))
         assert plan.architecture.num_layers == current.num_layers + 4
         same = torch.equal(logits(plan.architecture, grown), logits(current, untied))
         assert same == (method in ("pair", "zero"))

@@ -140,7 +140,7 @@ def _insertions(comparison: Comparison) -> Iterator[Block]:
         yield Paragraph(
             "Growth bump: the highest validation loss right after the growth and within 200 steps, minus the loss "
             "before it; steps to recover are interpolated between evaluations. Gradient spike: a norm before clipping "
-            "above 5 times the median of the 100 steps before; old and new parameters apart. Loss spike: a training loss "
+            "above 5 times the median of the 100 steps before; old and new parameters apart. Loss spike: a loss "
             "above median + 6 x 1.4826 x MAD of the 100 steps before. Spikes are counted over all seeds."
         )
 
