@@ -336,8 +336,9 @@ def test_training_runs_in_another_thread(folder: Path) -> None:
 
 
 # What the command line alone has, and what it calls otherwise.
-ALONE = {"json"}
+ALONE = {"json", "keys"}
 RECIPE_FLAGS = {"model", "layers", "width", "data", "data_dir", "steps", "horizon", "decay", "seed", "pair_lr", "only"}
+RECIPE_FLAGS |= {"lr", "batch_size"}
 RENAMED = {
     "train": {**dict.fromkeys(RECIPE_FLAGS | {"precision"}, "values"), "override": "values"},
     "grow": {"no_eval": "evaluate"},
