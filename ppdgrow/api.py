@@ -1,4 +1,4 @@
-"""Floor 5, beside the command line: what the commands do, as functions.
+"""What the commands do, as functions.
 
 Each takes what the command takes, by the names of its options, and returns its JSON document (DESIGN section 4).
 Narration goes to stderr; nothing is printed on stdout. Paths are those of run folders, or of checkpoints in them.
@@ -27,25 +27,25 @@ from ppdgrow.arguments import (
     plain,
     switch,
 )
+from ppdgrow.comparison.command import CompareRequest
+from ppdgrow.comparison.command import compare as run_compare
+from ppdgrow.comparison.evaluation import EvaluationOptions
+from ppdgrow.comparison.output import OutputFiles
 from ppdgrow.config.growth import Method, Moments, Rule, Source
 from ppdgrow.config.load import Layer, flat_keys, read_yaml
 from ppdgrow.console import Narrator
 from ppdgrow.engine.device import resolve_device
-from ppdgrow.experiment.comparison.command import CompareRequest
-from ppdgrow.experiment.comparison.command import compare as run_compare
-from ppdgrow.experiment.comparison.evaluation import EvaluationOptions
-from ppdgrow.experiment.comparison.output import OutputFiles
-from ppdgrow.experiment.grow import GrowRequest, growth_asked
-from ppdgrow.experiment.grow import grow as run_grow
-from ppdgrow.experiment.probing.cancellation import DTYPES
-from ppdgrow.experiment.probing.probe import ProbeRequest
-from ppdgrow.experiment.probing.probe import probe as run_probe
-from ppdgrow.experiment.setting import load_parent
-from ppdgrow.experiment.training.preparation import TrainRequest
-from ppdgrow.experiment.training.preview import make_preview, preview_document
-from ppdgrow.experiment.training.train import train as run_train
+from ppdgrow.growth.grow import GrowRequest, growth_asked
+from ppdgrow.growth.grow import grow as run_grow
+from ppdgrow.growth.train import train as run_train
 from ppdgrow.nn.model import Model, build_model
+from ppdgrow.probing.cancellation import DTYPES
+from ppdgrow.probing.probe import ProbeRequest
+from ppdgrow.probing.probe import probe as run_probe
 from ppdgrow.surgery import untie as untie_pairs
+from ppdgrow.training.context import load_parent
+from ppdgrow.training.dry_run import make_preview, preview_document
+from ppdgrow.training.preparation import TrainRequest
 
 Resume = Literal["auto", "never"]
 

@@ -146,7 +146,7 @@ def _serve() -> None:
     torch.set_num_threads(1)
     for name in ("cli", "cli.app", "experiment.training.train", "experiment.grow", "experiment.comparison.command"):
         importlib.import_module(f"ppdgrow.{name}")
-    for name in ("ppdgrow.experiment.probing.probe", "torch._dynamo", "tokenizers", "safetensors.torch"):
+    for name in ("ppdgrow.probing.probe", "torch._dynamo", "tokenizers", "safetensors.torch"):
         importlib.import_module(name)
     for line in sys.stdin:
         print(json.dumps(_request(json.loads(line))), flush=True)
@@ -215,7 +215,7 @@ def _child(request: dict[str, Any]) -> None:
 def _report_steps(path: Path) -> None:
     """Have each leg say the steps that it has done."""
     from ppdgrow.engine.loop import Engine
-    from ppdgrow.experiment.training.leg import Leg
+    from ppdgrow.training.trainer import Leg
 
     file = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND)
     to, train_step = Leg.to, Engine._train_step

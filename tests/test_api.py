@@ -26,11 +26,11 @@ from ppdgrow.cli.app import run
 from ppdgrow.config.load import Layer
 from ppdgrow.console import Narrator
 from ppdgrow.data.batches import Batch, Batches
-from ppdgrow.experiment.probing.cancellation import separation
-from ppdgrow.experiment.setting import Parent, load_parent
-from ppdgrow.experiment.training.preparation import TrainRequest
-from ppdgrow.experiment.training.train import train as run_train
+from ppdgrow.growth.train import train as run_train
 from ppdgrow.nn.coupling import Pair
+from ppdgrow.probing.cancellation import separation
+from ppdgrow.training.context import Parent, load_parent
+from ppdgrow.training.preparation import TrainRequest
 
 ROOT = Path(__file__).parent.parent
 TINY = {

@@ -1,4 +1,7 @@
-"""Floor 2: checkpoints and run folders. safetensors and JSON only, whole or not there, verified before use."""
+"""Checkpoints, run folders and their logs: safetensors and JSON only, whole or not there, verified before use.
+
+May import nn, config and all below.
+"""
 
 from ppdgrow.checkpoint.format import (
     Checkpoint,

@@ -1,4 +1,7 @@
-"""Floor 5: the command line. `main` is the console script."""
+"""The command line: four commands, their options and what they print. `main` is the console script.
+
+May import everything; what needs torch only inside the commands.
+"""
 
 from __future__ import annotations
 

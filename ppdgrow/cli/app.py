@@ -18,8 +18,8 @@ from ppdgrow import __version__
 from ppdgrow.cli import completion
 from ppdgrow.config.explain import setting_of_flag
 from ppdgrow.console import prepare_streams, report_error, write_stdout
+from ppdgrow.console.tables import wrap_words
 from ppdgrow.errors import ConfigError, PPDGrowError, StorageError
-from ppdgrow.layout import wrap_words
 from ppdgrow.signals import interrupts
 
 PROGRAM = "ppdgrow"

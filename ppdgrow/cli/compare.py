@@ -11,7 +11,7 @@ from ppdgrow.cli import completion, options
 from ppdgrow.console import Narrator
 
 if TYPE_CHECKING:
-    from ppdgrow.experiment.comparison.compare import Comparison
+    from ppdgrow.comparison.compare import Comparison
 
 NAME = "compare"
 EXAMPLE = """
@@ -131,10 +131,10 @@ def run(
     """
     narrator = Narrator(quiet=quiet, json=json)
     with narrator.status("importing torch"):
-        from ppdgrow.experiment.comparison.command import CompareRequest, compare
-        from ppdgrow.experiment.comparison.evaluation import EvaluationOptions
-        from ppdgrow.experiment.comparison.output import OutputFiles
-        from ppdgrow.experiment.proposal import after_comparison
+        from ppdgrow.cli.next_command import after_comparison
+        from ppdgrow.comparison.command import CompareRequest, compare
+        from ppdgrow.comparison.evaluation import EvaluationOptions
+        from ppdgrow.comparison.output import OutputFiles
 
     request = CompareRequest(
         paths=runs,
@@ -161,7 +161,7 @@ def run(
 
 def _tell(comparison: Comparison, narrator: Narrator) -> None:
     """Warnings, the table, the criteria, and the verdict with what it is worth; a terminal may need shorter names."""
-    from ppdgrow.experiment.comparison.table import (
+    from ppdgrow.comparison.table import (
         SIDE_BY_SIDE,
         closing_lines,
         comparison_rows,

@@ -10,7 +10,7 @@ from ppdgrow.cli import completion, options
 from ppdgrow.console import Narrator, format_count, format_flops
 
 if TYPE_CHECKING:
-    from ppdgrow.experiment.grow import GrowResult
+    from ppdgrow.growth.grow import GrowResult
 
 NAME = "grow"
 EXAMPLE = """
@@ -119,8 +119,8 @@ def run(
     """
     narrator = Narrator(quiet=quiet, json=json)
     with narrator.status("importing torch"):
-        from ppdgrow.experiment.grow import GrowRequest, grow, growth_asked
-        from ppdgrow.experiment.proposal import after
+        from ppdgrow.cli.next_command import after
+        from ppdgrow.growth.grow import GrowRequest, grow, growth_asked
 
     asked: dict[str, Any] = {"pair": pair, "pairs": pairs, "position": position, "source": source}
     asked |= {"scale": scale, "method": method, "moments": moments}

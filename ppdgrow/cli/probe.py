@@ -9,11 +9,11 @@ import typer
 
 from ppdgrow.cli import completion, options
 from ppdgrow.console import Narrator
+from ppdgrow.console.terminal import clean
 from ppdgrow.errors import CheckFailedError
-from ppdgrow.terminal import clean
 
 if TYPE_CHECKING:
-    from ppdgrow.experiment.probing.report import ProbeReport
+    from ppdgrow.probing.report import ProbeReport
 
 NAME = "probe"
 EXAMPLE = """
@@ -86,9 +86,9 @@ def run(
     narrator = Narrator(quiet=quiet, json=json)
     with narrator.status("importing torch"):
         from ppdgrow.checkpoint import locate_checkpoint
-        from ppdgrow.experiment.probing.cancellation import DTYPES
-        from ppdgrow.experiment.probing.probe import ProbeRequest, probe
-        from ppdgrow.experiment.proposal import after
+        from ppdgrow.cli.next_command import after
+        from ppdgrow.probing.cancellation import DTYPES
+        from ppdgrow.probing.probe import ProbeRequest, probe
 
     names = tuple(DTYPES) if dtype is None else tuple(part.strip() for part in dtype.split(","))
     with narrator.status(f"probing {checkpoint}"):
@@ -121,7 +121,7 @@ def run(
 
 def _tell(report: ProbeReport, narrator: Narrator) -> None:
     """Pairs, then blocks, then notes and the judgement."""
-    from ppdgrow.experiment.probing.table import block_rows, pair_rows
+    from ppdgrow.probing.table import block_rows, pair_rows
 
     if report.pairs:
         narrator.say("largest |P(x) - x| of each pair, by type, on hidden states of validation data")

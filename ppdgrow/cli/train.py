@@ -14,7 +14,7 @@ from ppdgrow.config.yaml12 import format_value
 from ppdgrow.console import Narrator
 
 if TYPE_CHECKING:
-    from ppdgrow.experiment.training.preview import Preview
+    from ppdgrow.training.dry_run import Preview
 
 NAME = "train"
 EXAMPLE = """
@@ -185,8 +185,8 @@ def run(
         return
     with narrator.status("importing torch"):
         from ppdgrow.checkpoint import RunFolder
-        from ppdgrow.experiment.proposal import after
-        from ppdgrow.experiment.training.train import TrainRequest, train
+        from ppdgrow.cli.next_command import after
+        from ppdgrow.growth.train import TrainRequest, train
 
     flags: dict[str, tuple[str, Any]] = {
         "--model": ("model.family", model),
@@ -221,7 +221,7 @@ def run(
         deterministic=deterministic,
     )
     if dry_run:
-        from ppdgrow.experiment.training.preview import make_preview, preview_document
+        from ppdgrow.training.dry_run import make_preview, preview_document
 
         preview = make_preview(request, narrator)
         document = preview_document(preview)
@@ -244,7 +244,7 @@ def _list_keys(narrator: Narrator) -> None:
 
 def _tell(preview: Preview, narrator: Narrator) -> None:
     """What a dry run found: facts, then figures before and after growth."""
-    from ppdgrow.experiment.training.preview import facts, figures
+    from ppdgrow.training.dry_run import facts, figures
 
     narrator.table(list(facts(preview)), align="ll")
     narrator.data("")

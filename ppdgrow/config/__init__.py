@@ -1,1 +1,4 @@
-"""Floor 0: what a run is (recipe), what a model is (architecture), what a checkpoint knows of itself (state)."""
+"""What a person or a checkpoint says: recipe, architecture, kinds and families, and how values are read and explained.
+
+May import errors and atomic. No torch.
+"""

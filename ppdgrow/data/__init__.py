@@ -1,4 +1,7 @@
-"""Floor 2: data sets, tokenisers and batches that are pure functions of (seed, step)."""
+"""Data sets, tokenisers, and batches that are pure functions of (seed, step).
+
+May import config and all below.
+"""
 
 from ppdgrow.data.batches import NO_TARGET, Batch, Batches
 from ppdgrow.data.dataset import Dataset, Split

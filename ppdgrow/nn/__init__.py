@@ -1,1 +1,4 @@
-"""Floor 1: dumb algebra. Branches, couplings and the models built from them; nothing here knows of growth."""
+"""Dumb algebra: branches, couplings and pairs, and the models built from them. Nothing here knows of growth.
+
+May import config, accounting and seeding.
+"""

@@ -1,1 +1,4 @@
-"""Floor 2: the optimizer over named parameters, and the learning rate as a pure function of the step."""
+"""The optimizer, whose state is known by parameter name, and the schedule of the learning rate.
+
+May import config.
+"""

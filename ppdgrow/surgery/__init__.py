@@ -1,7 +1,9 @@
-"""Floor 2: growth as surgery on named tensors. Pure functions: plan, apply, untie, remove.
+"""Growth as surgery on named tensors. Pure functions: plan, apply, untie, remove.
 
 A plan says, for each new tensor, from which old one it is made and how. Applying it maps config, weights and
 optimizer state alike, without building a model.
+
+May import nn, config and all below.
 """
 
 from ppdgrow.surgery.apply import apply_plan, remove_blocks, theta_digest, untie

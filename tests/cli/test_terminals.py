@@ -17,7 +17,7 @@ from rich.cells import cell_len
 
 from ppdgrow.cli import build_app
 from ppdgrow.cli.app import run
-from ppdgrow.layout import wrap_words
+from ppdgrow.console.tables import wrap_words
 
 WIDTHS = [20, 40, 80, 200]
 ENCODINGS = ["ascii", "cp1252", "utf-8"]

@@ -1,0 +1,115 @@
+"""What comes next, as commands to paste: grow a model, train it, hold it against a baseline, write a report."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from importlib.util import find_spec
+from pathlib import Path
+
+from ppdgrow.checkpoint import RunFolder, read_config, read_state
+from ppdgrow.checkpoint.events import last_change, lineage_up_to
+from ppdgrow.comparison.compare import Comparison
+from ppdgrow.comparison.history import RunHistory
+from ppdgrow.config.schema import Recipe
+from ppdgrow.console import Narrator
+from ppdgrow.training.context import resolved_recipe
+
+Words = tuple[str, ...]
+
+
+@dataclass(frozen=True)
+class Proposal:
+    """The next commands, in words without the program's name; `caution` says why they will not do what one hopes."""
+
+    why: str
+    commands: tuple[Words, ...]
+    caution: str | None = None
+
+    def tell(self, narrator: Narrator) -> None:
+        """Say it on stderr."""
+        if self.caution is not None:
+            narrator.say(self.caution)
+        narrator.propose(self.why, *self.commands)
+
+
+def after(run: RunFolder, folder: Path, flags: Sequence[str] = ()) -> Proposal:
+    """What a checkpoint calls for.
+
+    Args:
+        run: the run folder.
+        folder: the checkpoint in it.
+        flags: of the command just run that the next `train` or `grow` needs too (device, data folder).
+
+    Raises:
+        ConfigError, InvalidInputError: the run's files are broken.
+    """
+    architecture, state, recipe = read_config(folder), read_state(folder), resolved_recipe(run).recipe
+    name = _name(run, folder)
+    train = ("train", name, "--steps", str(recipe.train.steps), *flags)
+    caution = None if state.lr_factor == 1.0 else rewarming(f"the learning rate of {name}", state.lr_factor)
+    if last_change(lineage_up_to(run.growth_path, state.step)) != "train":
+        return Proposal("next, train it", (train,), caution)
+    if not architecture.newest_ids:
+        return Proposal("next, grow it", (("grow", name, *flags),), caution)
+    if caution is None:
+        return Proposal("next, train it on, to a decayed learning rate", (train,))
+    place = run.path if run.path.name not in ("", "..") else run.path.resolve()
+    baseline = _word(place.with_name(f"{place.name}-baseline"))
+    control: Words = ("train", "--recipe", _word(run.recipe_path), "--layers", str(architecture.num_layers))
+    control += ("--steps", str(state.step), *_of_one_run(recipe), *flags, "--out", baseline)
+    why = f"next, hold it against {architecture.num_layers} layers trained from the start for as many steps"
+    return Proposal(why, (control, ("compare", baseline, name)))
+
+
+def rewarming(whose: str, lr_factor: float) -> str:
+    """What training on from a rate below the peak does."""
+    return (
+        f"{whose} ended at {lr_factor:.2g} of its peak: the next train warms up to the peak again "
+        "(--no-decay is for a run that will be continued)"
+    )
+
+
+def after_comparison(comparison: Comparison, paths: Sequence[Path], *, reported: bool) -> Proposal:
+    """What a comparison calls for: an arm that is not ready, the run that a decision keeps, else a report."""
+    known = [run.history for run in comparison.runs if run.history.recipe is not None]
+    if comparison.decided is not None:
+        number, what = (1, "the trial") if comparison.verdict == "accept" else (0, "the parent")
+        if comparison.runs[number].history in known:
+            return Proposal(f"next, go on with {what}", (_train(comparison.runs[number].history),))
+    for history in known:
+        if history.untrained:
+            return Proposal(f"{history.name} was grown and never trained: train it first", (_train(history),))
+    for history in known:
+        if history.state.lr_factor == 1.0:
+            return Proposal(f"next, train {history.name} on, to a decayed learning rate", (_train(history),))
+    if reported:
+        last = comparison.runs[-1].history
+        return Proposal(f"next, see what the blocks of {last.name} do", (("probe", _name(last.run, last.checkpoint)),))
+    report = "report.html" if find_spec("matplotlib") else "report.md"
+    words = ("compare", *map(_word, paths), "--report", report)
+    return Proposal("next, every figure on one page", (words,))
+
+
+def _train(history: RunHistory) -> Words:
+    assert history.recipe is not None
+    return ("train", _name(history.run, history.checkpoint), "--steps", str(history.recipe.train.steps))
+
+
+def _of_one_run(recipe: Recipe) -> Words:
+    """What takes away from a recipe that which belongs to a part of a longer training, or to a growth."""
+    return (
+        *(("-o", "growth=[]") if recipe.growth else ()),
+        *(("-o", "train.horizon=null") if recipe.train.horizon is not None else ()),
+        *(("--only", "all") if recipe.train.only != "all" else ()),
+        *(() if recipe.train.decay else ("--decay",)),
+    )
+
+
+def _name(run: RunFolder, folder: Path) -> str:
+    return _word(run.path if [folder.name] == [path.name for path in run.checkpoints()[-1:]] else folder)
+
+
+def _word(path: Path) -> str:
+    """A path that is not taken for an option."""
+    return f"./{path.as_posix()}" if path.as_posix().startswith("-") else path.as_posix()

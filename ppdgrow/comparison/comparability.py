@@ -1,0 +1,176 @@
+"""Which runs may be held against each other, and what to doubt where they may."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from typing import Any
+
+from ppdgrow.comparison.history import RunHistory, join_seeds
+from ppdgrow.config.architecture import TokenInput, VectorInput
+from ppdgrow.config.schema import flatten
+from ppdgrow.errors import ConfigError, InvalidInputError
+
+ENVIRONMENT = ("device", "threads", "precision", "cpu_capability", "torch")
+
+
+def refuse_incomparable(baseline: RunHistory, other: RunHistory) -> None:
+    """Both losses must be of the same examples, cut and coded in the same way.
+
+    Raises:
+        ConfigError: they are not; the message names every difference.
+    """
+    ours, theirs = _identity(baseline), _identity(other)
+    differing = [
+        f"{key}: {_short(ours[key])} and {_short(theirs[key])}"
+        for key in ours
+        if key in theirs and ours[key] != theirs[key]
+    ]
+    one, two = baseline.state.data, other.state.data
+    known = one.sha256.keys() & two.sha256.keys()
+    if one.name != two.name and (not known or any(one.sha256[split] != two.sha256[split] for split in known)):
+        differing.insert(0, f"data: {one.name!r} and {two.name!r}")
+    if differing:
+        raise ConfigError(
+            f"cannot compare {baseline.name!r} with {other.name!r}, whose losses are not of the same examples "
+            f"({'; '.join(differing)}): give runs on the same data, tokenizer, sequence length and task"
+        )
+
+
+def _identity(history: RunHistory) -> dict[str, Any]:
+    """What decides which examples a loss is of; a key that one run lacks is not compared.
+
+    Of the data that is its content: what it is called, and where it lay, says nothing.
+    """
+    data, spec = history.state.data, history.architecture.input
+    identity: dict[str, Any] = {
+        "task": history.architecture.task,
+        "tokenizer": data.tokenizer,
+        "sequence length": data.sequence_length,
+        "validation examples": data.validation_examples,
+    }
+    identity |= {f"sha256 of the {split} split": digest for split, digest in data.sha256.items()}
+    if isinstance(spec, TokenInput):
+        identity["vocabulary size"] = spec.vocabulary_size
+    elif isinstance(spec, VectorInput):
+        identity["features"] = spec.features
+        identity["classes"] = spec.num_classes
+    else:
+        identity["image size"] = f"{spec.channels}x{spec.height}x{spec.width}"
+        identity["classes"] = spec.num_classes
+    if history.recipe is not None and history.architecture.task == "mlm":
+        identity["data.mask_fraction"] = history.recipe.data.mask_fraction
+    return identity
+
+
+def _short(value: Any) -> str:
+    return f"{value[:12]}.." if isinstance(value, str) and len(value) == 64 else repr(value)
+
+
+def doubts_of(history: RunHistory) -> Iterator[str]:
+    """What to know about one run before its figures are believed."""
+    for reason in history.skipped:
+        yield f"skipped a damaged checkpoint: {reason}"
+    if history.cut_short is not None:
+        yield history.cut_short
+    elif history.untrained:
+        yield f"not trained since it was grown at step {history.step:,}: train it first"
+    elif not history.decayed:
+        yield "the learning rate is not decayed at the end, so the last loss is not the best"
+    checkpoint = f"the checkpoint is at step {history.step:,}"
+    if history.final.step < history.step:
+        yield f"last evaluated at step {history.final.step:,}, {checkpoint}"
+    if int(history.metrics.steps[-1]) < history.step:
+        last = int(history.metrics.steps[-1])
+        yield f"the metrics end at step {last:,}, {checkpoint}: spikes in between are not counted"
+    if history.recipe is None:
+        yield "the recipe cannot be read: the batch size is not known"
+
+
+def doubts_between(baseline: RunHistory, other: RunHistory, arm: str) -> Iterator[str]:
+    """What to know of `other` before it is held against a run of the baseline, which is called `arm`."""
+    ours, theirs = baseline.state.environment.model_dump(), other.state.environment.model_dump()
+    differing = [f"{key} {theirs[key]}, not {ours[key]}" for key in ENVIRONMENT if ours[key] != theirs[key]]
+    if differing:
+        yield f"another environment than that of {arm} ({'; '.join(differing)}): do not compare their wall-clock"
+    if baseline.seeds and other.seeds and baseline.seeds != other.seeds:
+        yield f"another seed than that of {arm} ({join_seeds([other])}, not {join_seeds([baseline])})"
+    if baseline.recipe is not None and other.recipe is not None:
+        ours_at_once, size = baseline.recipe.train.batch_size, other.recipe.train.batch_size
+        if ours_at_once != size:
+            yield (
+                f"another batch size than that of {arm} ({size}, not {ours_at_once}): equal steps are not equal data"
+            )
+
+
+def tell(doubts: Iterable[tuple[str, str]], arms: Mapping[str, Sequence[str]]) -> list[str]:
+    """Each doubt once, with all runs that it is about, in the order of the first ones.
+
+    Args:
+        doubts: names of runs with what is doubted.
+        arms: names of all runs by arm, the baseline first.
+    """
+    about: dict[str, set[str]] = {}
+    for run, doubt in doubts:
+        about.setdefault(doubt, set()).add(run)
+    return [f"{_together(runs, arms)}: {doubt}" for doubt, runs in about.items()]
+
+
+def _together(told: set[str], arms: Mapping[str, Sequence[str]]) -> str:
+    """Runs as a person lists them: those of a whole arm by its name, and all of them as such."""
+    whole = [name for name, runs in arms.items() if told.issuperset(runs)]
+    baseline, *others = arms
+    if len(arms) > 1 and len(whole) == len(arms):
+        return "all runs"
+    if len(others) > 1 and whole == others and told.isdisjoint(arms[baseline]):
+        return f"all but {baseline}"
+    return ", ".join(
+        name for arm, runs in arms.items() for name in ([arm] if arm in whole else [run for run in runs if run in told])
+    )
+
+
+def recipe_differences(one: RunHistory, other: RunHistory, free: Collection[str]) -> list[tuple[str, Any, Any]]:
+    """Recipe keys that are not free and differ, with both values; nothing where a recipe is not known."""
+    if one.recipe is None or other.recipe is None:
+        return []
+    ours, theirs = flatten(one.recipe.model_dump()), flatten(other.recipe.model_dump())
+    return [(key, ours[key], theirs[key]) for key in ours if key not in free and ours[key] != theirs[key]]
+
+
+def check_evaluated(histories: Sequence[RunHistory]) -> None:
+    """A decision needs the losses of the very checkpoints that it is about.
+
+    Raises:
+        InvalidInputError: a checkpoint was not evaluated at its own step.
+    """
+    for history in histories:
+        if history.final.step != history.step:
+            raise InvalidInputError(
+                f"{str(history.checkpoint)!r} is at step {history.step}, but was last evaluated at step "
+                f"{history.final.step}, and a decision needs its own loss: "
+                + ("finish the run with ppdgrow train" if history.diverged is None else f"the run {history.cut_short}")
+            )
+
+
+def check_trial(parent: RunHistory, trial: RunHistory) -> None:
+    """There is something to decide: the trial has new blocks, and was trained with them.
+
+    Raises:
+        ConfigError: it has none, or was not.
+    """
+    ours, theirs = ({block.id for block in history.architecture.blocks} for history in (parent, trial))
+    if theirs <= ours:
+        raise ConfigError(
+            f"{trial.name!r} has the same blocks as {parent.name!r}, so there is no growth to decide on: give the "
+            "parent and its grown and trained child, PARENT TRIAL"
+        )
+    if trial.step <= parent.step:
+        raise ConfigError(
+            f"{trial.name!r} was not trained beyond {parent.name!r} (steps {trial.step:,} and {parent.step:,}): train "
+            "it for the trial's budget with ppdgrow train"
+        )
+
+
+def doubts_of_trial(parent: RunHistory, trial: RunHistory) -> Iterator[str]:
+    """What to know before a decision on the trial is believed."""
+    if not trial.descends_from(parent):
+        yield f"the lineage of {trial.name} does not show that it descends from this checkpoint of {parent.name}"

@@ -1,0 +1,267 @@
+"""What a run left behind, read for comparison: its metrics as arrays, its evaluated points, its lineage.
+
+A history ends at a checkpoint: lines of metrics and events after it are not part of it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Annotated, Any, Literal
+
+import numpy as np
+import numpy.typing as npt
+from pydantic import BaseModel, ConfigDict, Field
+
+from ppdgrow.checkpoint import RunFolder
+from ppdgrow.checkpoint.events import last_change
+from ppdgrow.config.architecture import Architecture
+from ppdgrow.config.schema import Recipe
+from ppdgrow.config.state import Count, Finite, TrainerState, Validation
+
+FloatArray = npt.NDArray[np.float64]
+IntArray = npt.NDArray[np.int64]
+Budget = Literal["flops", "seconds"]
+Names = Annotated[tuple[str, ...], Field(strict=False)]
+
+# The events of `growth.jsonl` that a comparison reads; the others say nothing that these do not.
+SURGERY = ("grow", "remove")
+# Of the peak: where the recipe cannot be read, a rate below it is taken for one at the end of a decay.
+DECAYED_BELOW = 0.1
+READ = ("train", "decision", "twin", "diverged", *SURGERY)
+
+
+class _Spent(BaseModel):
+    """A key of the cost of a trial or twin: `flops` stands under `cost`, `seconds` under `timing`."""
+
+    model_config = ConfigDict(extra="ignore", strict=True, frozen=True)
+
+    flops: Annotated[float, Field(ge=0, allow_inf_nan=False, strict=False)] = 0.0
+    seconds: Annotated[float, Field(ge=0, allow_inf_nan=False, strict=False)] = 0.0
+
+
+class GrowthEvent(BaseModel):
+    """One line of `growth.jsonl`, as far as a comparison needs it; other keys are left alone."""
+
+    model_config = ConfigDict(extra="ignore", strict=True, frozen=True)
+
+    event: str
+    step: Count
+    until: Count | None = None
+    trial: str | None = None
+    decision: Literal["accept", "reject"] | None = None
+    steps: Count | None = None
+    parent_sha256: str | None = None
+    seed: int | None = None
+    method: str | None = None
+    kinds: Names = ()
+    ids: Names = ()
+    layers_before: Count | None = None
+    layers_after: Count | None = None
+    loss_before: Finite | None = None
+    loss_after: Finite | None = None
+    bit_exact: bool | None = None
+    kept: bool | None = None
+    cost: _Spent = _Spent()
+    timing: _Spent = _Spent()
+
+    @property
+    def decided(self) -> int:
+        """The first step at which a checkpoint has the event behind it: for a trial, that of its decision."""
+        return self.step if self.until is None else max(self.step, self.until)
+
+    @property
+    def changed_the_model(self) -> bool:
+        """Whether blocks came or went for good: not in a rejected trial."""
+        return self.event in SURGERY and self.decision != "reject"
+
+    @property
+    def is_cost_beside_the_model(self) -> bool:
+        """Whether it is an arm of a trial that did not become the model."""
+        return (self.event == "decision" and self.decision == "reject") or (self.event == "twin" and not self.kept)
+
+
+@dataclass(frozen=True)
+class Evaluated:
+    """Validation figures at a step, and what the run had cost by then (FLOPs and seconds since step 0)."""
+
+    step: int
+    validation: Validation
+    flops: float
+    seconds: float | None
+
+
+@dataclass(frozen=True)
+class Metrics:
+    """Columns of `metrics.jsonl`, one entry per step; NaN where a line has no such figure.
+
+    Losses are in nats, `grad_norm` (old parameters) and `grad_norm_new` are norms before clipping.
+    """
+
+    steps: IntArray
+    train_loss: FloatArray
+    grad_norm: FloatArray
+    grad_norm_new: FloatArray
+    evaluations: tuple[Evaluated, ...]
+
+
+@dataclass(frozen=True)
+class RunHistory:
+    """A run up to a checkpoint. `recipe` is None where the run's recipe cannot be read.
+
+    `lineage` holds the lines of `growth.jsonl`, `events` what a comparison reads of them; `skipped` says why newer
+    checkpoints of the run were passed over; `diverged` is the step at which the run ended so.
+    """
+
+    name: str
+    run: RunFolder
+    checkpoint: Path
+    digest: str
+    architecture: Architecture
+    state: TrainerState
+    recipe: Recipe | None
+    metrics: Metrics
+    events: tuple[GrowthEvent, ...]
+    lineage: tuple[dict[str, Any], ...]
+    skipped: tuple[str, ...] = ()
+    diverged: int | None = None
+
+    @property
+    def final(self) -> Evaluated:
+        """The last evaluated point."""
+        return self.metrics.evaluations[-1]
+
+    @property
+    def step(self) -> int:
+        """Optimizer steps that the checkpoint has behind it."""
+        return self.state.step
+
+    @property
+    def planned_step(self) -> int:
+        """The last step that the run was started for; its own step where nobody trained it since it changed.
+
+        The trials of a run are part of its training; a growth by hand ends it.
+        """
+        for event in reversed(self.events):
+            if event.event == "train" and event.steps is not None:
+                return event.step + event.steps
+            if event.event in SURGERY and event.trial is None:
+                break
+        return self.step
+
+    @property
+    def cut_short(self) -> str | None:
+        """That the run is not at its end, and why, in words; None where it is."""
+        if self.diverged is not None:
+            return f"diverged at step {self.diverged:,} of {self.planned_step:,}"
+        if self.step < self.planned_step:
+            return f"unfinished, at step {self.step:,} of {self.planned_step:,}"
+        return None
+
+    @property
+    def untrained(self) -> bool:
+        """Whether it was grown by hand and no step was made since."""
+        return last_change(self.lineage) == "grow" and self.surgery[-1].step == self.step
+
+    @property
+    def decayed(self) -> bool:
+        """Whether the learning rate went through its decay: the recipe has one, and its schedule is at its end."""
+        if self.recipe is None:
+            return self.state.lr_factor < DECAYED_BELOW
+        trained = [event.step + event.steps for event in self.events if event.event == "train" and event.steps]
+        end = self.recipe.train.horizon or (trained[-1] if trained else self.step)
+        return self.recipe.train.decay and self.step >= end and self.state.lr_factor < 1.0
+
+    @property
+    def surgery(self) -> tuple[GrowthEvent, ...]:
+        """The growths and removals that the model kept, oldest first."""
+        return tuple(event for event in self.events if event.changed_the_model)
+
+    @property
+    def insertions(self) -> tuple[GrowthEvent, ...]:
+        """The growths that the model kept, oldest first."""
+        return tuple(event for event in self.surgery if event.event == "grow")
+
+    @property
+    def changes(self) -> tuple[int, ...]:
+        """Steps at which blocks were put in or taken out, ascending."""
+        return tuple(sorted({event.step for event in self.surgery}))
+
+    def descends_from(self, parent: RunHistory) -> bool:
+        """Whether the lineage shows that very checkpoint of `parent`."""
+        return any(event.parent_sha256 == parent.digest and event.decision != "reject" for event in self.events)
+
+    def beside(self, step: int, axis: Budget) -> float:
+        """FLOPs or seconds that were spent beside the model on trials that were decided by a step."""
+        spent = [event for event in self.events if event.is_cost_beside_the_model and event.decided <= step]
+        return sum(event.cost.flops if axis == "flops" else event.timing.seconds for event in spent)
+
+    @property
+    def trials_kept(self) -> int:
+        """Trials that were accepted, those of ancestors included."""
+        return self._decisions("accept")
+
+    @property
+    def trials_rejected(self) -> int:
+        """Trials that were rejected, those of ancestors included; each retry is one."""
+        return self._decisions("reject")
+
+    def _decisions(self, outcome: str) -> int:
+        return sum(event.event == "decision" and event.decision == outcome for event in self.events)
+
+    @property
+    def seeds(self) -> tuple[int, ...]:
+        """Training seeds of the run and its ancestors, each once."""
+        seeds = [event.seed for event in self.events if event.event == "train" and event.seed is not None]
+        if not seeds and self.recipe is not None:
+            seeds = [self.recipe.train.seed]
+        return tuple(dict.fromkeys(seeds))
+
+
+def name_histories(histories: Sequence[RunHistory]) -> list[RunHistory]:
+    """The same histories under names that differ: more of the path, then the step, then a number.
+
+    Runs that lie in one folder are named by as much of their paths.
+    """
+    folders = [history.run.path.resolve() for history in histories]
+    parts: dict[Path, int] = {}
+    for folder in folders:
+        parts[folder.parent] = max(parts.get(folder.parent, 1), _parts_needed(folder, set(folders) - {folder}))
+    steps: dict[Path, set[int]] = {}
+    for folder, history in zip(folders, histories, strict=True):
+        steps.setdefault(folder, set()).add(history.step)
+    named: list[RunHistory] = []
+    taken: set[str] = set()
+    for folder, history in zip(folders, histories, strict=True):
+        name = one_line("/".join(folder.parts[-parts[folder.parent] :]))
+        if len(steps[folder]) > 1:
+            name = f"{name}@{history.step}"
+        named.append(replace(history, name=unique_name(name, taken)))
+    return named
+
+
+def join_seeds(histories: Iterable[RunHistory]) -> str:
+    """The seeds of some runs and their ancestors, separated by commas."""
+    return ", ".join(str(seed) for history in histories for seed in history.seeds)
+
+
+def unique_name(name: str, taken: set[str]) -> str:
+    """The name, with a number if it is taken already; it is taken then."""
+    unique, number = name, 1
+    while unique in taken:
+        number += 1
+        unique = f"{name} ({number})"
+    taken.add(unique)
+    return unique
+
+
+def one_line(name: str) -> str:
+    """A name of the file system as it can stand in a row of a table."""
+    return name.replace("\n", "\\n").replace("\r", "\\r").replace("\t", "\\t")
+
+
+def _parts_needed(folder: Path, others: set[Path]) -> int:
+    """How many parts at the end of a path tell it apart from the others."""
+    lengths = range(1, len(folder.parts) + 1)
+    return next((n for n in lengths if all(other.parts[-n:] != folder.parts[-n:] for other in others)), len(lengths))

@@ -1,0 +1,152 @@
+"""The picture of a comparison: validation loss of every arm over steps, FLOPs and wall-clock, seeds as bands.
+
+Above the losses themselves, below them their difference to the baseline. A mark on a curve is an insertion.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from statistics import fmean
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from ppdgrow.comparison.criteria import loss_unit
+from ppdgrow.comparison.curves import AXES, Axis, Band, bands, cost_of, difference_band
+from ppdgrow.comparison.figures import ComparedArm
+from ppdgrow.console.picture import COLOURS, INK, new_figure, render
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+    from matplotlib.figure import Figure
+
+    from ppdgrow.comparison.compare import Comparison
+
+# Lines of the arms after the baseline, whose line is black and wide: twelve colours, then the same with other dashes.
+DASHES = ("-", "--", "-.", ":")
+NAMES: dict[Axis, str] = {"steps": "optimizer steps", "flops": "training FLOPs", "seconds": "seconds of training steps"}
+# Letters that fit below the panels, the strokes counted as letters.
+LEGEND = 170
+# Losses are shown from this share of the longest run on, and differences are scaled to the second half: what comes
+# before is a fall that hides all else.
+SHOWN_FROM = 0.12
+SCALED_FROM = 0.5
+
+
+def draw_comparison(comparison: Comparison, file_format: str) -> bytes:
+    """The bytes of the picture, `svg` or `png`; the same comparison gives the same bytes."""
+    from matplotlib.ticker import EngFormatter
+
+    with new_figure(12.5, 7.5) as figure:
+        rows = figure.subplots(2, len(AXES), sharex="col")
+        for axis, losses, differences in zip(AXES, *rows, strict=True):
+            _losses(losses, comparison, axis)
+            _differences(differences, comparison, axis)
+            differences.set_xlabel(NAMES[axis])
+            if axis == "flops":
+                differences.xaxis.set_major_formatter(EngFormatter())
+        unit = loss_unit(comparison.baseline.first.history)
+        rows[0][0].set_ylabel(f"validation loss, {unit}")
+        rows[1][0].set_ylabel(f"minus {comparison.baseline.name}", parse_math=False)
+        _legend(figure, comparison)
+        return render(figure, file_format)
+
+
+def _losses(axes: Axes, comparison: Comparison, axis: Axis) -> None:
+    curves = bands([[run.history for run in arm.runs] for arm in comparison.arms], axis)
+    for place, (arm, band) in enumerate(zip(comparison.arms, curves, strict=True)):
+        _curve(axes, band, place)
+        _mark_insertions(axes, arm, place, axis)
+    _frame(axes)
+    ends = [band for band in curves if band.at]
+    if ends:
+        first = SHOWN_FROM * max(band.at[-1] for band in ends)
+        shown = [
+            value
+            for band in ends
+            for at, *values in zip(*_columns(band), strict=True)
+            if at >= first
+            for value in values
+        ]
+        _limit(axes, shown)
+
+
+def _differences(axes: Axes, comparison: Comparison, axis: Axis) -> None:
+    axes.axhline(0, color=INK, linewidth=1.6)
+    scaled: list[float] = [0.0]
+    for place, arm in enumerate(comparison.arms):
+        if arm.is_baseline or not arm.pairs:
+            continue
+        band = difference_band([(run.reference, run.history) for run in arm.pairs], axis)
+        _curve(axes, band, place)
+        if band.at:
+            late = SCALED_FROM * band.at[-1]
+            scaled += [value for at, *values in zip(*_columns(band), strict=True) if at >= late for value in values]
+    _frame(axes)
+    _limit(axes, scaled)
+
+
+def _curve(axes: Axes, band: Band, place: int) -> None:
+    if not band.at:
+        return
+    axes.plot(band.at, band.mean, **_stroke(place))
+    if band.low != band.high:
+        axes.fill_between(band.at, band.low, band.high, color=_colour(place), alpha=0.15, linewidth=0)
+
+
+def _colour(place: int) -> str:
+    return INK if place == 0 else COLOURS[(place - 1) % len(COLOURS)]
+
+
+def _stroke(place: int) -> dict[str, Any]:
+    """Colour, dashes and width of an arm's line."""
+    turn = place - 1 + (place - 1) // len(COLOURS)  # the dashes move on by one where the colours begin again
+    dash = "-" if place == 0 else DASHES[turn % len(DASHES)]
+    return {"color": _colour(place), "linestyle": dash, "linewidth": 2.4 if place == 0 else 1.5}
+
+
+def _mark_insertions(axes: Axes, arm: ComparedArm, place: int, axis: Axis) -> None:
+    """An open circle for each step at which seeds of an arm grew, at the mean of their losses before it."""
+    marks: dict[int, list[tuple[float, float]]] = {}
+    for run in arm.runs:
+        known = [(point.step, cost_of(run.history, point, axis)) for point in run.history.metrics.evaluations]
+        costs = [(step, cost) for step, cost in known if cost is not None]
+        for insertion in run.insertions:
+            if insertion.loss_before is not None and costs:
+                steps, reached = zip(*costs, strict=True)
+                cost = float(np.interp(insertion.step, steps, reached))
+                marks.setdefault(insertion.step, []).append((cost, insertion.loss_before))
+    for found in marks.values():
+        cost, loss = (fmean(column) for column in zip(*found, strict=True))
+        axes.plot([cost], [loss], "o", markersize=6, markerfacecolor="white", markeredgecolor=_colour(place))
+
+
+def _columns(band: Band) -> Sequence[Sequence[float]]:
+    return band.at, band.mean, band.low, band.high
+
+
+def _limit(axes: Axes, values: Sequence[float]) -> None:
+    if values and max(values) > min(values):
+        margin = 0.06 * (max(values) - min(values))
+        axes.set_ylim(min(values) - margin, max(values) + margin)
+
+
+def _frame(axes: Axes) -> None:
+    axes.grid(color="#DDDDDD", linewidth=0.6)
+    axes.set_axisbelow(True)
+    axes.set_xlim(left=0)
+    axes.spines[["top", "right"]].set_visible(False)
+
+
+def _legend(figure: Figure, comparison: Comparison) -> None:
+    from matplotlib.lines import Line2D
+
+    handles = [Line2D([], [], **_stroke(place)) for place in range(len(comparison.arms))]
+    columns = max(1, min(4, LEGEND // (8 + max(len(arm.name) for arm in comparison.arms))))
+    legend = figure.legend(handles, [""] * len(handles), loc="outside lower center", ncols=columns, frameon=False)
+    for text, arm in zip(legend.get_texts(), comparison.arms, strict=True):
+        text.set_parse_math(False)  # an arm may be called $x$,
+        text.set_text(arm.name)  # or _x, which matplotlib would hide as a label
+    several = comparison.several_seeds
+    shaded = "lines are means over seeds, bands reach from the lowest to the highest seed; " if several else ""
+    figure.suptitle(f"{shaded}open circles are insertions", fontsize=9)

@@ -1,0 +1,216 @@
+"""Reading a run folder for comparison: its files are checked line by line, and a fault names file and line."""
+
+from __future__ import annotations
+
+import math
+import reprlib
+from collections.abc import Sequence
+from dataclasses import replace
+from itertools import pairwise
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from pydantic import ValidationError
+
+from ppdgrow.checkpoint import (
+    RunFolder,
+    lines_up_to,
+    manifest_digest,
+    read_config,
+    read_jsonl,
+    read_located,
+    read_state,
+)
+from ppdgrow.checkpoint.events import lineage_up_to
+from ppdgrow.comparison.history import (
+    READ,
+    Evaluated,
+    FloatArray,
+    GrowthEvent,
+    IntArray,
+    Metrics,
+    RunHistory,
+)
+from ppdgrow.config.load import Layer, read_run_recipe, resolve
+from ppdgrow.config.schema import Recipe
+from ppdgrow.config.state import TrainerState, Validation
+from ppdgrow.errors import ConfigError, InvalidInputError
+
+
+class DivergedRunError(InvalidInputError):
+    """A run that diverged before its first evaluation: there is nothing to compare, nor to mend."""
+
+
+def read_history(path: Path) -> RunHistory:
+    """Read the run folder or checkpoint at `path`, without its tensors.
+
+    Raises:
+        DivergedRunError: it diverged before its first evaluation.
+        InvalidInputError: no valid checkpoint, broken metrics or lineage, no steps, or never evaluated.
+    """
+    return read_located(path, _read)
+
+
+def _read(run: RunFolder, folder: Path, skipped: tuple[str, ...]) -> RunHistory:
+    state = read_state(folder)
+    written = _read_events(run.growth_path)
+    events = tuple(event for event in written if event.decided <= state.step)
+    diverged = next((event.step for event in written if event.event == "diverged" and event not in events), None)
+    if diverged is not None:
+        _refuse_unevaluated(run, state.step, diverged, events)
+    metrics = _read_metrics(run.metrics_path, state.step)
+    metrics = replace(metrics, evaluations=_closed(metrics.evaluations, state, events))
+    if not metrics.evaluations:
+        raise InvalidInputError(
+            f"{str(run.path)!r} has no evaluated step up to step {state.step}, so there is no loss to compare: "
+            "train it on, or grow without --no-eval"
+        )
+    _check_costs(metrics.evaluations, run.metrics_path)
+    return RunHistory(
+        name=run.path.resolve().name,
+        run=run,
+        checkpoint=folder,
+        digest=manifest_digest(folder),
+        architecture=read_config(folder),
+        state=state,
+        recipe=_read_recipe(run.recipe_path),
+        metrics=metrics,
+        events=events,
+        lineage=tuple(lineage_up_to(run.growth_path, state.step)),
+        skipped=skipped,
+        diverged=diverged,
+    )
+
+
+def _refuse_unevaluated(run: RunFolder, step: int, diverged: int, events: Sequence[GrowthEvent]) -> None:
+    """A run that diverged has a loss of its own, not only that of its parent."""
+    begun, steps = next(((e.step, e.steps) for e in reversed(events) if e.event == "train"), (0, None))
+    if not any(line["step"] > begun and line.get("validation") for line in lines_up_to(run.metrics_path, step)):
+        of = "" if steps is None else f" of {begun + steps:,}"
+        raise DivergedRunError(
+            f"{str(run.path)!r} diverged at step {diverged:,}{of}, before its first evaluation, so there is no loss to "
+            "compare: train anew with a lower train.lr"
+        )
+
+
+def _closed(
+    evaluations: Sequence[Evaluated], state: TrainerState, events: Sequence[GrowthEvent]
+) -> tuple[Evaluated, ...]:
+    """The evaluated points, the last as the checkpoint itself records it.
+
+    A line of metrics at the step of a growth that changed the function speaks of the parent.
+    """
+    points = list(evaluations)
+    surgery = [event for event in events if event.changed_the_model and event.step == state.step]
+    stale = not all(event.bit_exact for event in surgery)
+    if state.validation is not None or stale:
+        points = [point for point in points if point.step < state.step]
+    if state.validation is not None:
+        points.append(Evaluated(state.step, state.validation, float(state.ledger.flops), state.ledger.seconds))
+    return tuple(points)
+
+
+def _check_costs(points: Sequence[Evaluated], path: Path) -> None:
+    for axis in ("flops", "seconds"):
+        known = [(point.step, getattr(point, axis)) for point in points if getattr(point, axis) is not None]
+        for (_, before), (step, after) in pairwise(known):
+            if after < before:
+                raise InvalidInputError(
+                    f"{str(path)!r}: the running count of {axis} falls from {before:.6g} to {after:.6g} by step "
+                    f"{step}, expected it to grow: restore the file"
+                )
+
+
+def _read_events(path: Path) -> list[GrowthEvent]:
+    events = []
+    for number, line in enumerate(read_jsonl(path), start=1):
+        if isinstance(line.get("event"), str) and line["event"] not in READ:
+            continue
+        try:
+            events.append(GrowthEvent.model_validate(line))
+        except ValidationError as error:
+            raise _broken(path, number, error) from None
+    return events
+
+
+def _read_recipe(path: Path) -> Recipe | None:
+    try:
+        return resolve([Layer("run", read_run_recipe(path))]).recipe
+    except ConfigError:
+        return None
+
+
+def _read_metrics(path: Path, last: int) -> Metrics:
+    lines = read_jsonl(path)
+    steps = _steps(lines, path)
+    kept = int(np.searchsorted(steps, last, side="right"))
+    lines, steps = lines[:kept], steps[:kept]
+    if not lines:
+        raise InvalidInputError(
+            f"{str(path)!r} has no steps up to step {last}: expected one line per optimizer step; train the run first"
+        )
+    flops = _column(lines, "flops", path, required=True)
+    evaluations = []
+    for index, line in enumerate(lines):
+        if line.get("validation") is None:
+            continue
+        try:
+            figures = Validation.model_validate(line["validation"])
+        except ValidationError as error:
+            raise _broken(path, index + 1, error, "validation") from None
+        seconds = _seconds(line, path, index + 1)
+        evaluations.append(Evaluated(int(steps[index]), figures, float(flops[index]), seconds))
+    return Metrics(
+        steps=steps,
+        train_loss=_column(lines, "train_loss", path, required=True),
+        grad_norm=_column(lines, "grad_norm", path),
+        grad_norm_new=_column(lines, "grad_norm_new", path),
+        evaluations=tuple(evaluations),
+    )
+
+
+def _steps(lines: Sequence[dict[str, Any]], path: Path) -> IntArray:
+    steps: list[int] = []
+    for number, line in enumerate(lines, start=1):
+        step = line.get("step")
+        if type(step) is not int or not 0 <= step < 2**62:
+            raise _bad_line(path, number, f"step is {reprlib.repr(step)}, expected a whole number")
+        if steps and step <= steps[-1]:
+            raise _bad_line(path, number, f"step {step} follows step {steps[-1]}, expected rising steps")
+        steps.append(step)
+    return np.array(steps, dtype=np.int64)
+
+
+def _column(lines: Sequence[dict[str, Any]], key: str, path: Path, *, required: bool = False) -> FloatArray:
+    values = []
+    for number, line in enumerate(lines, start=1):
+        value = line.get(key)
+        if value is None and not required:
+            values.append(math.nan)
+            continue
+        values.append(_finite(value, key, path, number))
+    return np.array(values, dtype=np.float64)
+
+
+def _seconds(line: dict[str, Any], path: Path, number: int) -> float | None:
+    timing = line.get("timing")
+    value = timing.get("seconds") if isinstance(timing, dict) else None
+    return None if value is None else _finite(value, "timing.seconds", path, number)
+
+
+def _finite(value: Any, key: str, path: Path, number: int) -> float:
+    # type() and not isinstance(): True is no figure. A whole number may be too large for a float.
+    if (type(value) is float and math.isfinite(value)) or (type(value) is int and abs(value) < 1 << 1000):
+        return float(value)
+    raise _bad_line(path, number, f"{key} is {reprlib.repr(value)}, expected a finite number")
+
+
+def _broken(path: Path, number: int, error: ValidationError, prefix: str = "") -> InvalidInputError:
+    first = error.errors(include_url=False)[0]
+    where = ".".join(part for part in (prefix, *map(str, first["loc"])) if part)
+    return _bad_line(path, number, f"{where}: {first['msg']}")
+
+
+def _bad_line(path: Path, number: int, found: str) -> InvalidInputError:
+    return InvalidInputError(f"{str(path)!r}, line {number}: {found}; restore the file from a copy of the run")

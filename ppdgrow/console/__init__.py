@@ -1,0 +1,28 @@
+"""What a person and a pipe see: narration and progress, terminals, tables, pages and pictures.
+
+May import errors and atomic. No torch.
+"""
+
+from ppdgrow.console.narrator import (
+    Narrator,
+    ProgressBar,
+    format_count,
+    format_flops,
+    format_seconds,
+    prepare_streams,
+    report_error,
+    table_columns,
+    write_stdout,
+)
+
+__all__ = [
+    "Narrator",
+    "ProgressBar",
+    "format_count",
+    "format_flops",
+    "format_seconds",
+    "prepare_streams",
+    "report_error",
+    "table_columns",
+    "write_stdout",
+]

@@ -1,1 +1,0 @@
-"""`train`, from a request to a finished run folder, and what its dry run shows."""

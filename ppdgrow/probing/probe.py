@@ -1,0 +1,245 @@
+"""`probe`: what the pairs and blocks of a checkpoint do, measured on real hidden states."""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+import torch
+
+from ppdgrow.accounting import block_parameters, half_steps_by_block
+from ppdgrow.config.architecture import BlockSpec
+from ppdgrow.console import Narrator
+from ppdgrow.engine.device import autocast
+from ppdgrow.engine.evaluate import BatchLike, mean_loss
+from ppdgrow.errors import ConfigError
+from ppdgrow.nn.coupling import Coupling, Pair
+from ppdgrow.nn.linear import LinearPair
+from ppdgrow.nn.model import AnyPair, Model, State, build_model
+from ppdgrow.probing.cancellation import (
+    DTYPES,
+    ROUND_TRIP_DTYPES,
+    activity,
+    as_halves,
+    cancellation,
+    gradient_antisymmetry,
+    round_trip,
+    separate_members,
+    separation,
+)
+from ppdgrow.probing.judgement import failures, notes, recorded_theta
+from ppdgrow.probing.plot import check_plot, write_plot
+from ppdgrow.probing.report import (
+    BlockReport,
+    Orthogonality,
+    PairReport,
+    ProbeReport,
+    RoundTrip,
+    ThetaRecord,
+)
+from ppdgrow.probing.roundoff import (
+    branch_ratio,
+    orthogonality_bound,
+    orthogonality_error,
+    round_trip_bound,
+)
+from ppdgrow.probing.sample import DEFAULT_TOKENS, continue_text
+from ppdgrow.surgery.apply import theta_digest
+from ppdgrow.training.context import Setting, checkpoint_setting, load_parent, warn_of_changes
+
+
+@dataclass(frozen=True)
+class ProbeRequest:
+    """What a user asks of `probe`."""
+
+    checkpoint: Path
+    dtypes: tuple[str, ...] = tuple(DTYPES)
+    device: str = "auto"
+    precision: str | None = None
+    data_dir: Path | None = None
+    plot: Path | None = None
+    sample: str | None = None
+    tokens: int | None = None
+    seed: int | None = None
+
+
+def probe(request: ProbeRequest, narrator: Narrator) -> ProbeReport:
+    """Probe a checkpoint, and draw what it found if that is asked for.
+
+    Raises:
+        ConfigError: an unknown dtype, device or kind of picture, or nothing to draw with.
+        InvalidInputError: the checkpoint or its data is not there or not whole.
+        StorageError: the picture cannot be written.
+    """
+    for name in request.dtypes:
+        if name not in DTYPES:
+            raise ConfigError(f"unknown dtype {name!r}: expected one of {', '.join(DTYPES)}")
+    if request.plot is not None:
+        check_plot(request.plot)
+    if request.sample is None and (request.tokens is not None or request.seed is not None):
+        raise ConfigError("--tokens and --seed are those of a --sample: give one, or leave them out")
+    for flag, value, least in (("--tokens", request.tokens, 1), ("--seed", request.seed, 0)):
+        if value is not None and (type(value) is not int or not least <= value < 2**63):
+            raise ConfigError(f"{flag} is {value!r}, expected a whole number of at least {least}")
+    parent = load_parent(request.checkpoint, optimizer=False)
+    setting = checkpoint_setting(parent, device=request.device, precision=request.precision, data_dir=request.data_dir)
+    checkpoint = parent.checkpoint
+    model = build_model(checkpoint.architecture, checkpoint.tensors, setting.device)
+    sample = None
+    if request.sample is not None:
+        tokens = DEFAULT_TOKENS if request.tokens is None else request.tokens
+        sample = continue_text(model.eval(), setting, request.sample, tokens=tokens, seed=request.seed or 0)
+    batches = setting.evaluation()
+    warn_of_changes(setting.dataset, parent, narrator)
+    report = probe_model(
+        model,
+        setting,
+        batches,
+        request.dtypes,
+        recorded_theta(parent.lineage()),
+        rounded=checkpoint.stored in (torch.bfloat16, torch.float16),
+    )
+    report = replace(report, sample=sample)
+    if request.plot is not None:
+        write_plot(report.blocks, request.plot, title=f"{parent.run.path.name}, step {parent.step}")
+    return report
+
+
+def probe_model(
+    model: Model,
+    setting: Setting,
+    batches: Sequence[BatchLike],
+    dtypes: Sequence[str] = tuple(DTYPES),
+    recorded: Mapping[str, str] | None = None,
+    *,
+    rounded: bool = False,
+) -> ProbeReport:
+    """Probe a model as it stands in memory; which pairs are tied is what its architecture records.
+
+    Args:
+        model: on the setting's device; it is not changed.
+        setting: device, precision and data.
+        batches: fixed batches; hidden states and gradients are those of the first.
+        dtypes: names in `DTYPES` in which to measure the cancellation. Inverses are judged in fp64 and fp32 always,
+            in bf16 if it is among them.
+        recorded: sha256 of theta_0 by pair id, to hold tied pairs against; without it none is.
+        rounded: the weights went through a narrower type since, so that another sha256 means nothing.
+    """
+    model = copy.deepcopy(model).eval()
+    architecture = model.architecture
+    states = _states(model, batches[0], setting)
+    modules = dict(model.named_blocks())
+    norms, antisymmetry = _gradients(model, batches[0], setting)
+    loss = setting.evaluate(model, batches).loss
+    half_steps = dict(half_steps_by_block(architecture))
+    trip_dtypes = [name for name in ROUND_TRIP_DTYPES if name in ("fp64", "fp32", *dtypes)]
+    pairs, blocks = [], []
+    for spec in architecture.blocks:
+        module, state = modules[spec.id], states[spec.id]
+        trip = _round_trips(module, state, trip_dtypes) if isinstance(module, Coupling | Pair | LinearPair) else None
+        block = BlockReport(
+            id=spec.id,
+            kind=_kind(spec),
+            round_trip=trip,
+            gradient_norm=norms[spec.id],
+            activity=activity(module, state),
+            parameters=block_parameters(architecture, spec),
+            half_steps=half_steps[spec.id],
+        )
+        blocks.append(block)
+        if isinstance(module, Pair | LinearPair) and trip is not None:
+            measured = {name: cancellation(module, state, name) for name in dtypes}
+            pairs.append(
+                PairReport(
+                    id=spec.id,
+                    kind=spec.kind,
+                    tied=spec.state == "tied",
+                    cancellation={name: value for name, value in measured.items() if value is not None},
+                    round_trip=trip,
+                    gradient_antisymmetry=antisymmetry[spec.id],
+                    separation=separation(module),
+                    activity=block.activity,
+                    ablation_loss=_ablation_loss(model, spec.id, batches, setting),
+                    gradient_norm=block.gradient_norm,
+                    orthogonality=_orthogonality(module, architecture.width),
+                    theta_0=_theta_record(model, spec, recorded, rounded),
+                )
+            )
+    return ProbeReport(loss, tuple(pairs), tuple(blocks), failures(pairs, blocks), notes(pairs))
+
+
+def _round_trips(block: Coupling | AnyPair, state: State, dtypes: Sequence[str]) -> RoundTrip:
+    """The inverse in each dtype beside the bound that follows from the block's branch-to-stream ratio."""
+    ratio = branch_ratio(block, as_halves(state))
+    measured = {name: round_trip(block, state, DTYPES[name]) for name in dtypes}
+    found = {name: figure for name, figure in measured.items() if figure is not None}
+    return RoundTrip(ratio, found, {name: round_trip_bound(block, ratio, DTYPES[name]) for name in found})
+
+
+def _orthogonality(pair: AnyPair, width: int) -> Orthogonality | None:
+    if not isinstance(pair, LinearPair):
+        return None
+    minus = None if pair.minus is None else orthogonality_error(pair.minus)
+    return Orthogonality(orthogonality_error(pair.plus), minus, orthogonality_bound(width))
+
+
+def _theta_record(
+    model: Model, spec: BlockSpec, recorded: Mapping[str, str] | None, rounded: bool
+) -> ThetaRecord | None:
+    """Whether a tied pair still holds the theta_0 with which it was inserted."""
+    if recorded is None or spec.state != "tied":
+        return None
+    if spec.id not in recorded:
+        return "not recorded"
+    if theta_digest(model.state_dict(), spec.id) == recorded[spec.id]:
+        return "as recorded"
+    return "rounded" if rounded else "changed"
+
+
+def _kind(spec: BlockSpec) -> str:
+    return f"{spec.kind} pair" if spec.type == "pair" else "layer"
+
+
+@torch.no_grad()
+def _states(model: Model, batch: BatchLike, setting: Setting) -> dict[str, State]:
+    """The stream before each block, by block id, detached."""
+    states: dict[str, State] = {}
+
+    def keep(block_id: str, state: State) -> None:
+        states[block_id] = tuple(half.clone() for half in state) if isinstance(state, tuple) else state.clone()  # type: ignore[assignment]
+
+    with autocast(setting.device, setting.precision):
+        model.run(batch.inputs, before_block=keep)
+    return states
+
+
+def _gradients(model: Model, batch: BatchLike, setting: Setting) -> tuple[dict[str, float], dict[str, float | None]]:
+    """Gradient norm per block, and per pair how far its members' gradients are from opposites."""
+    separated = copy.deepcopy(model)
+    pairs = {block_id: block for block_id, block in separated.named_blocks() if isinstance(block, Pair | LinearPair)}
+    for pair in pairs.values():
+        separate_members(pair)
+    with autocast(setting.device, setting.precision):
+        logits = separated(batch.inputs)
+    mean_loss(logits, batch.targets).backward()  # type: ignore[no-untyped-call]
+    norms = {
+        block_id: float(torch.nn.utils.get_total_norm([p.grad for p in block.parameters() if p.grad is not None]))
+        for block_id, block in separated.named_blocks()
+    }
+    return norms, {block_id: gradient_antisymmetry(pair) for block_id, pair in pairs.items()}
+
+
+def _ablation_loss(model: Model, block_id: str, batches: Sequence[BatchLike], setting: Setting) -> float:
+    """Validation loss with one block left out."""
+    return setting.evaluate(_Ablated(model, frozenset([block_id])), batches).loss
+
+
+class _Ablated(torch.nn.Module):
+    def __init__(self, model: Model, skip: frozenset[str]) -> None:
+        super().__init__()
+        self.model, self.skip = model, skip
+
+    def forward(self, inputs: torch.Tensor) -> torch.Tensor:
+        return self.model.run(inputs, skip=self.skip)

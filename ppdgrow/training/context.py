@@ -1,0 +1,275 @@
+"""What every operation on a checkpoint needs: the run it lies in, its recipe, its data, its model on a device."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import nn
+
+from ppdgrow.checkpoint import (
+    Checkpoint,
+    RunFolder,
+    lines_up_to,
+    manifest_digest,
+    read_checkpoint,
+    read_located,
+)
+from ppdgrow.checkpoint.events import lineage_up_to, used_ids
+from ppdgrow.config.architecture import InputSpec
+from ppdgrow.config.kinds import Task
+from ppdgrow.config.load import Layer, Resolved, read_run_recipe, resolve
+from ppdgrow.config.schema import DataConfig, ModelConfig, Recipe
+from ppdgrow.config.state import TrainerState, Validation
+from ppdgrow.console import Narrator
+from ppdgrow.data import Dataset, Split, open_dataset
+from ppdgrow.engine.device import Precision, resolve_device
+from ppdgrow.engine.evaluate import BatchLike, Evaluation, evaluate
+from ppdgrow.engine.signals import StopFlag
+from ppdgrow.errors import ConfigError, InvalidInputError
+from ppdgrow.nn.model import build_model
+
+SHORT_NAMES = {torch.bfloat16: "bf16", torch.float16: "fp16", torch.float64: "fp64"}
+EVERYTHING = 10**9  # more batches than a split has: it gives all of its examples
+
+
+@dataclass(frozen=True)
+class Parent:
+    """A checkpoint with the run that it lies in; `skipped` says why newer ones of the run were passed over."""
+
+    run: RunFolder
+    folder: Path
+    checkpoint: Checkpoint
+    recipe: Recipe
+    recipe_values: dict[str, Any]
+    digest: str
+    skipped: tuple[str, ...] = ()
+
+    @property
+    def step(self) -> int:
+        """Optimizer steps that the checkpoint has behind it."""
+        return self.checkpoint.state.step
+
+    def lineage(self) -> list[dict[str, Any]]:
+        """The events of `growth.jsonl` that the checkpoint has behind it."""
+        return lineage_up_to(self.run.growth_path, self.step)
+
+    def metrics(self) -> list[dict[str, Any]]:
+        """The lines of `metrics.jsonl` up to the checkpoint's step."""
+        return lines_up_to(self.run.metrics_path, self.step)
+
+    def used_ids(self) -> frozenset[str]:
+        """Block ids that some ancestor had, whether or not they are still there."""
+        return used_ids(self.lineage())
+
+
+def load_parent(path: Path, *, optimizer: bool = True) -> Parent:
+    """Read and verify the checkpoint that `path` names, a run folder or a checkpoint in one.
+
+    Raises:
+        InvalidInputError: it is missing, cut off or altered, or the run's recipe is.
+    """
+    return read_located(path, partial(_load, optimizer))
+
+
+def _load(optimizer: bool, run: RunFolder, folder: Path, skipped: tuple[str, ...]) -> Parent:
+    if not run.recipe_path.is_file():
+        raise InvalidInputError(
+            f"{str(run.recipe_path)!r} is missing: a run folder has a recipe.yaml; copy the whole run folder"
+        )
+    try:
+        values = read_run_recipe(run.recipe_path)
+        recipe = resolve([Layer("checkpoint", values)]).recipe
+    except ConfigError as error:
+        raise InvalidInputError(f"{str(run.recipe_path)!r} is not a valid recipe: {error}") from None
+    checkpoint = read_checkpoint(folder, optimizer=optimizer)
+    for name, state in checkpoint.moments.items():
+        for key in ("exp_avg", "exp_avg_sq"):
+            if state[key].shape != checkpoint.tensors[name].shape:
+                raise InvalidInputError(
+                    f"{str(folder)!r}: optimizer state {key} of {name!r} is {tuple(state[key].shape)}, expected "
+                    f"{tuple(checkpoint.tensors[name].shape)}; use an older checkpoint of the run"
+                )
+    return Parent(run, folder, checkpoint, recipe, values, manifest_digest(folder), skipped)
+
+
+@dataclass(frozen=True)
+class Setting:
+    """Where and on what a model is run: device, precision, data."""
+
+    device: torch.device
+    precision: Precision
+    dataset: Dataset
+    recipe: Recipe
+
+    def evaluation(self, split: Split = "validation") -> Sequence[BatchLike]:
+        """The fixed batches of a split, by the recipe's batch size, its pieces and `eval_batches`."""
+        return self._batches(split, self.recipe.train.eval_batches)
+
+    def whole(self, split: Split) -> Sequence[BatchLike]:
+        """All examples of a split, by the recipe's batch size and its pieces."""
+        return self._batches(split, EVERYTHING)
+
+    def _batches(self, split: Split, num_batches: int) -> Sequence[BatchLike]:
+        train = self.recipe.train
+        return self.dataset.evaluation(
+            split,
+            batch_size=train.batch_size,
+            num_batches=num_batches,
+            device=self.device,
+            pieces=train.accumulate,
+        )
+
+    def evaluate(self, model: nn.Module, batches: Sequence[BatchLike], *, stop: StopFlag | None = None) -> Evaluation:
+        """Per-example losses on fixed batches.
+
+        Raises:
+            StoppedError: the stop flag was set meanwhile.
+        """
+        return evaluate(model, batches, device=self.device, precision=self.precision, stop=stop)
+
+    def evaluate_checkpoint(
+        self, checkpoint: Checkpoint, batches: Sequence[BatchLike], *, stop: StopFlag | None = None
+    ) -> Evaluation:
+        """As `evaluate`, of a checkpoint's model."""
+        model = build_model(checkpoint.architecture, checkpoint.tensors, self.device).eval()
+        return self.evaluate(model, batches, stop=stop)
+
+    def figures(self, evaluation: Evaluation, split: Split = "validation") -> Validation:
+        """Reported figures of an evaluation."""
+        return evaluation.figures(
+            self.dataset.bytes_per_token(split),
+            tokens=self.recipe.model.task != "classify",
+            class_names=self.dataset.class_names,
+        )
+
+
+def input_spec_of(dataset: Dataset, model: ModelConfig) -> InputSpec:
+    """What a model of this recipe reads; an `mlp` reads whole images, so that no patch size matters."""
+    return dataset.input_spec(1 if model.family == "mlp" else model.patch_size)
+
+
+def task_of(recipe: Recipe) -> Task:
+    """The task of a recipe whose defaults from the data are filled in."""
+    if recipe.model.task is None:
+        raise ConfigError("model.task is not set: expected one of lm, mlm, classify")
+    return recipe.model.task
+
+
+def with_directory(data: DataConfig, directory: Path | None) -> DataConfig:
+    """The data section with `--data-dir` in place of its own directory, if one is given."""
+    return data if directory is None else data.model_copy(update={"directory": str(directory)})
+
+
+def checkpoint_setting(parent: Parent, *, device: str, precision: str | None, data_dir: Path | None) -> Setting:
+    """The setting in which a checkpoint was trained, with the overrides of `grow` and `probe`.
+
+    Raises:
+        ConfigError: the device is not there.
+        InvalidInputError: the data is not there, or is not what the checkpoint was built for.
+    """
+    recipe = parent.recipe
+    dataset = open_dataset(with_directory(recipe.data, data_dir), task_of(recipe), parent.checkpoint.tokenizer)
+    check_input(dataset, parent)
+    return Setting(resolve_device(device), chosen_precision(parent, precision), dataset, recipe)
+
+
+def chosen_precision(parent: Parent, asked: str | None) -> Precision:
+    """The precision that is asked for; with None or `auto` that in which the checkpoint was trained."""
+    if asked in ("fp32", "bf16"):
+        return "bf16" if asked == "bf16" else "fp32"
+    return parent.checkpoint.state.environment.precision
+
+
+def check_input(dataset: Dataset, parent: Parent) -> None:
+    """The data has the vocabulary, length or image size that the checkpoint was built for.
+
+    Raises:
+        ConfigError: it has not; the message names both.
+    """
+    found = input_spec_of(dataset, parent.recipe.model)
+    expected = parent.checkpoint.architecture.input
+    if found != expected:
+        raise ConfigError(
+            f"the data gives {_describe(found)}, but {str(parent.folder)!r} was built for {_describe(expected)}: "
+            "use the data and tokenizer of the checkpoint, or train a new model"
+        )
+
+
+def changed_splits(dataset: Dataset, state: TrainerState) -> str | None:
+    """Which splits are not what a checkpoint was trained or judged on, of those read so far: `the train split of d`.
+
+    Only content counts: the same files at another path are the same data.
+    """
+    recorded = state.data.sha256
+    found = dataset.identity(state.data.validation_examples).sha256
+    changed = [split for split, digest in found.items() if recorded.get(split, digest) != digest]
+    plural = "s" if len(changed) > 1 else ""
+    return f"the {' and '.join(changed)} split{plural} of {dataset.config.name}" if changed else None
+
+
+def changed_data(dataset: Dataset, state: TrainerState, owner: object) -> list[str]:
+    """That a checkpoint of `owner` was trained with other data, in words; nothing where it was not."""
+    changed = changed_splits(dataset, state)
+    if changed is None:
+        return []
+    then = state.data.name
+    why = "another Python or another copy?" if then == dataset.name else f"its data was {then}"
+    return [f"{changed} had other content when {owner} was trained ({why})"]
+
+
+def refuse_changed_data(dataset: Dataset, state: TrainerState, run: Path) -> None:
+    """A stopped run goes on with the data with which it began.
+
+    Raises:
+        InvalidInputError: a split is another.
+    """
+    changed = changed_splits(dataset, state)
+    if changed is not None:
+        raise InvalidInputError(
+            f"{changed} changed since step {state.step} of {str(run)!r} (another Python or another copy?): restore it, "
+            "or train in a new --out"
+        )
+
+
+def say_stored_type(checkpoint: Checkpoint, folder: Path, narrator: Narrator) -> None:
+    """Say it where weights are stored in another type than fp32, as which they are read."""
+    if checkpoint.stored in SHORT_NAMES:
+        narrator.say(f"the weights of {folder} are stored as {SHORT_NAMES[checkpoint.stored]}: read as fp32")
+
+
+def tell_of_parent(parent: Parent, narrator: Narrator) -> None:
+    """Say what was skipped, and in which type the weights are stored."""
+    for reason in parent.skipped:
+        narrator.warn(f"skipped a damaged checkpoint: {reason}")
+    say_stored_type(parent.checkpoint, parent.folder, narrator)
+
+
+def warn_of_changes(dataset: Dataset, parent: Parent | None, narrator: Narrator) -> None:
+    """Say what was skipped, and if figures on this data are not comparable with those that the checkpoint records."""
+    if parent is not None:
+        tell_of_parent(parent, narrator)
+    for warning in dataset.warnings:
+        narrator.warn(warning)
+    if parent is None:
+        return
+    for change in changed_data(dataset, parent.checkpoint.state, parent.folder):
+        narrator.warn(f"{change}: figures before and after do not compare")
+
+
+def _describe(spec: Any) -> str:
+    return ", ".join(f"{key} {value}" for key, value in spec.model_dump().items())
+
+
+def inherited_values(parent: Parent, not_inherited: Sequence[str]) -> dict[str, Any]:
+    """Recipe values that a checkpoint hands on to `train CKPT`."""
+    return {key: value for key, value in parent.recipe_values.items() if key not in not_inherited}
+
+
+def resolved_recipe(run: RunFolder) -> Resolved:
+    """The recipe that a run folder holds."""
+    return resolve([Layer("run", read_run_recipe(run.recipe_path))])

@@ -1,0 +1,104 @@
+"""Each command ends with the next one, ready to paste: what is proposed is run as it stands, through a shell's eyes."""
+
+from __future__ import annotations
+
+import shlex
+from pathlib import Path
+
+import pytest
+from command_line import TINY, Command, Result
+
+LONG_WAY = "--no-decay is for a run that will be continued"
+
+
+def proposed(result: Result) -> list[list[str]]:
+    """The commands at the end of stderr, as a shell reads them, without the program's name."""
+    commands: list[list[str]] = []
+    for line in reversed(result.stderr.splitlines()):
+        if not line.startswith("  ppdgrow "):
+            assert line.endswith(":"), "why comes before"
+            break
+        commands.insert(0, shlex.split(line)[1:])
+    assert commands
+    return commands
+
+
+@pytest.mark.parametrize("name", ["shallow", "it's [a] $HOME ~", "-dashed"])
+def test_the_default_path_leads_from_train_to_a_comparison(ppdgrow: Command, name: str) -> None:
+    """Nothing but what is proposed is typed after the first command."""
+    last = ppdgrow("train --layers 2 --steps 4", *TINY, "--out", f"./{name}")
+    assert LONG_WAY in last.stderr, "it has decayed, so a growth will warm up again"
+    last = ppdgrow("", *proposed(last)[0])
+    assert LONG_WAY in last.stderr
+    (train,) = proposed(last)
+    assert train[0] == "train"
+    assert train[2:] == ["--steps", "4"]
+    grown = train[1]
+    assert proposed(ppdgrow("", "probe", grown)) == [train]
+    last = ppdgrow("", *train)
+    assert LONG_WAY in last.stderr, "the re-warm-up is said by the run itself"
+    assert "warm-up to 2.0e-03 at step 5 again" in last.stderr
+    control, compare = proposed(last)
+    assert control[-1].endswith("-baseline")
+    ppdgrow("", *control)
+    table = ppdgrow("", *compare)
+    rows = [line.split() for line in table.stdout.splitlines()]
+    assert ["layers", "4", "2", "->", "4", "at", "step", "4"] in rows
+    assert ["steps", "8", "8"] in rows, "the control is as deep and as long"
+    ((*report,),) = proposed(table)
+    assert report[:3] == ["compare", *compare[1:]]
+    assert proposed(ppdgrow("", *report[:-1], "page.md"))[0][0] == "probe"
+
+
+def test_an_undecayed_run_is_grown_and_trained_without_a_caution(ppdgrow: Command, shallow: Path) -> None:
+    told = ppdgrow("train --layers 2 --steps 10 --no-decay --out shallow", *TINY)
+    assert "already finished" in told.stderr
+    assert proposed(told) == [["grow", "shallow"]]
+    grown = ppdgrow("grow shallow --out g --device cpu")
+    assert LONG_WAY not in told.stderr + grown.stderr
+    assert proposed(grown) == [["train", "g", "--steps", "10", "--device", "cpu"]]
+    told = ppdgrow("train g --steps 3 --no-decay --out t")
+    assert LONG_WAY not in told.stderr
+    assert proposed(told) == [["train", "t", "--steps", "3"]]
+    assert proposed(ppdgrow("grow t --remove last --out less")) == [["train", "less", "--steps", "3"]]
+    assert proposed(ppdgrow("probe t/checkpoints/step-00000013")) == [["train", "t", "--steps", "3"]]
+    assert proposed(ppdgrow("probe shallow")) == [["grow", "shallow"]]
+    assert proposed(ppdgrow("compare shallow t")) == [["train", "shallow", "--steps", "10"]]
+    kept = {0: "t", 3: "shallow"}
+    for epsilon, code in (("9", 0), ("-9", 3)):
+        told = ppdgrow("compare shallow t --accept --epsilon", epsilon, code=code)
+        assert proposed(told)[0][:2] == ["train", kept[code]]
+
+
+def test_a_growth_that_was_never_trained_is_trained_before_it_is_compared(ppdgrow: Command, shallow: Path) -> None:
+    ppdgrow("grow shallow --out g --quiet")
+    told = ppdgrow("compare shallow g")
+    assert "warning: g was not trained since it was grown at step 10: train it first" in told.stderr
+    assert proposed(told) == [["train", "g", "--steps", "10"]]
+    assert "fail" not in told.stdout
+    assert told.stdout.count("not judged: not trained since it was grown") == 4
+    assert "verdict: reject (nothing that training does was judged, against shallow)" in told.stdout
+    document = ppdgrow("compare shallow g --json").document
+    assert [criterion["passed"] for criterion in document["criteria"]] == [True, None, None, None, None]
+    assert document["verdict"] == "reject"
+    ppdgrow("", *proposed(told)[0], "--out", "t")
+    assert "not trained" not in ppdgrow("compare shallow t").stderr
+
+
+def test_a_baseline_is_proposed_for_a_run_that_grew_by_itself(ppdgrow: Command) -> None:
+    growth = "growth=[{at: 3, trial: {steps: 2, rule: parent, epsilon: 9}}]"
+    grown = ppdgrow("train --layers 2 --steps 9 --horizon 9 --out r", *TINY, "-o", growth)
+    control, compare = proposed(grown)
+    ppdgrow("", *control)
+    ppdgrow("", *compare)
+    assert "growth=[]" in control
+    assert "train.horizon=null" in control
+
+
+def test_nothing_is_proposed_to_a_script_or_where_it_would_be_wrong(ppdgrow: Command, shallow: Path) -> None:
+    for more in ("--quiet", "--json"):
+        for line in ("train shallow --steps 2 --out t", "grow shallow --out g", "probe g", "compare shallow t"):
+            assert ppdgrow(line, more).stderr.count("ppdgrow ") == 0
+    assert "ppdgrow" not in ppdgrow("train shallow --steps 2 --dry-run").stderr
+    told = ppdgrow("train shallow --steps 2", "--out", "a\tb")
+    assert "ppdgrow" not in told.stderr, "the name cannot be shown as it is"
