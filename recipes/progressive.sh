@@ -1,5 +1,5 @@
 #!/bin/sh
-# The ladder of progressive.yaml as a loop of single commands, each with its own log and its own folder: train, grow,
+# The growths of progressive.yaml as a loop of single commands, each with its own log and its own folder: train, grow,
 # train the trial and its twin, compare --accept, go on from what is kept. The decisions, and the weights, are those
 # of the one command `ppdgrow train --recipe recipes/progressive.yaml`.
 #

@@ -213,12 +213,12 @@ def _child(request: dict[str, Any]) -> None:
 
 
 def _report_steps(path: Path) -> None:
-    """Have each leg say the steps that it has done."""
+    """Have each trainer say the steps that it has done."""
     from ppdgrow.engine.loop import Engine
-    from ppdgrow.training.trainer import Leg
+    from ppdgrow.training.trainer import Trainer
 
     file = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND)
-    to, train_step = Leg.to, Engine._train_step
+    to, train_step = Trainer.to, Engine._train_step
     current = ""
 
     def report(self: Any, *arguments: Any, **options: Any) -> Any:
@@ -232,7 +232,7 @@ def _report_steps(path: Path) -> None:
         to(self, *arguments, **options)
 
     Engine._train_step = report  # type: ignore[method-assign]
-    Leg.to = named  # type: ignore[method-assign]
+    Trainer.to = named  # type: ignore[method-assign]
 
 
 def _patch(place: Place, reached: Path) -> None:

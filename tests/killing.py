@@ -57,7 +57,7 @@ SCENARIOS = {
     # an evaluation in the midst of the run is owed; and that of the last step, which is then saved a second time
     "owed": _scenario(TRAIN, *TINY, interrupted=2),
     "resave": _scenario(TRAIN, *TINY, "-o", "train.keep=1", interrupted=5),
-    "climb": _scenario("train s --steps 13 --quiet --out r -o", GROWTH),
+    "progressive": _scenario("train s --steps 13 --quiet --out r -o", GROWTH),
     "trial-last": _scenario("train s --steps 5 --quiet --out r -o", LAST),
     **{f"grow-{method}": _scenario(f"grow s --method {method} --quiet --out r") for method in METHODS},
     "remove": _scenario("grow g --remove last --quiet --out r"),

@@ -151,15 +151,15 @@ def run(
         comparison = compare(request, narrator)
     if json:
         narrator.document(comparison.document())
-    _tell(comparison, narrator)
+    _print_result(comparison, narrator)
     for path in request.files.write(comparison):
         narrator.say(f"written: {path}")
-    after_comparison(comparison, runs, reported=bool(report)).tell(narrator)
+    after_comparison(comparison, runs, reported=bool(report)).show(narrator)
     if accept and comparison.verdict == "reject":
         raise typer.Exit(3)
 
 
-def _tell(comparison: Comparison, narrator: Narrator) -> None:
+def _print_result(comparison: Comparison, narrator: Narrator) -> None:
     """Warnings, the table, the criteria, and the verdict with what it is worth; a terminal may need shorter names."""
     from ppdgrow.comparison.table import (
         SIDE_BY_SIDE,

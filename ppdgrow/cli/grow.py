@@ -138,13 +138,13 @@ def run(
     with narrator.status(f"growing {checkpoint}"):
         result = grow(request, narrator)
     narrator.document(result.document())
-    _tell(result, narrator)
+    _print_result(result, narrator)
     flags = options.same_place(device, data_dir)
-    after(result.run, result.run.checkpoint_path(result.event["step"]), flags).tell(narrator)
+    after(result.run, result.run.checkpoint_path(result.event["step"]), flags).show(narrator)
     narrator.data(result.run.path.as_posix())
 
 
-def _tell(result: GrowResult, narrator: Narrator) -> None:
+def _print_result(result: GrowResult, narrator: Narrator) -> None:
     """Before and after side by side."""
     event = result.event
     more = event["parameters_untied"] != event["parameters_after"]

@@ -26,7 +26,7 @@ class Proposal:
     commands: tuple[Words, ...]
     caution: str | None = None
 
-    def tell(self, narrator: Narrator) -> None:
+    def show(self, narrator: Narrator) -> None:
         """Say it on stderr."""
         if self.caution is not None:
             narrator.say(self.caution)

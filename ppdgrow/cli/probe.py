@@ -107,7 +107,7 @@ def run(
             narrator,
         )
     narrator.document(report.document())
-    _tell(report, narrator)
+    _print_result(report, narrator)
     if plot is not None:
         narrator.say(f"gradient norms and activity are drawn in {plot}")
     if report.sample is not None:
@@ -116,10 +116,10 @@ def run(
         narrator.data(clean(drawn.text))
     if not report.passed:
         raise CheckFailedError("; ".join(report.failures))
-    after(*locate_checkpoint(checkpoint), options.same_place(device, data_dir)).tell(narrator)
+    after(*locate_checkpoint(checkpoint), options.same_place(device, data_dir)).show(narrator)
 
 
-def _tell(report: ProbeReport, narrator: Narrator) -> None:
+def _print_result(report: ProbeReport, narrator: Narrator) -> None:
     """Pairs, then blocks, then notes and the judgement."""
     from ppdgrow.probing.table import block_rows, pair_rows
 

@@ -225,11 +225,11 @@ def run(
 
         preview = make_preview(request, narrator)
         document = preview_document(preview)
-        _tell(preview, narrator)
+        _print_result(preview, narrator)
     else:
         document = train(request, narrator)
         run_folder, final = RunFolder(Path(document["run"])), Path(document["checkpoint"])
-        after(run_folder, final, options.same_place(device)).tell(narrator)
+        after(run_folder, final, options.same_place(device)).show(narrator)
     narrator.document(document)
     narrator.data(document["run"])
 
@@ -242,7 +242,7 @@ def _list_keys(narrator: Narrator) -> None:
     narrator.table(rows, header=header, align="llll")
 
 
-def _tell(preview: Preview, narrator: Narrator) -> None:
+def _print_result(preview: Preview, narrator: Narrator) -> None:
     """What a dry run found: facts, then figures before and after growth."""
     from ppdgrow.training.dry_run import facts, figures
 

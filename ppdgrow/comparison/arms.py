@@ -53,7 +53,7 @@ def read_arms(paths: Sequence[Path]) -> tuple[list[Arm], list[str]]:
     unless one arm would be all that is left.
 
     Returns:
-        The arms, and what to doubt of them.
+        The arms, and what to warning of them.
 
     Raises:
         ConfigError: a folder holds a seed twice.
@@ -63,21 +63,21 @@ def read_arms(paths: Sequence[Path]) -> tuple[list[Arm], list[str]]:
     if not given[0].histories:
         raise InvalidInputError(f"the baseline cannot be one: {next(iter(given[0].left_out.values()))}")
     named = iter(name_histories([history for one in given for history in one.histories]))
-    arms, doubts = [], []
+    arms, warnings = [], []
     for one in given:
         histories = [next(named) for _ in one.histories]
         name = one_line(one.path.resolve().name)
         for reason in dict.fromkeys(one.left_out.values()):
             runs = ", ".join(run for run, why in one.left_out.items() if why == reason)
-            doubts.append(f"{name}: left out {runs}: {reason}" if one.is_folder else f"left out {runs}: {reason}")
+            warnings.append(f"{name}: left out {runs}: {reason}" if one.is_folder else f"left out {runs}: {reason}")
         if one.is_folder and histories:
             arms.append(Arm(name, _by_seed(histories, one.path), tuple(one.left_out)))
-            doubts += _doubts(arms[-1])
+            warnings += _warnings(arms[-1])
         elif histories:
             arms.append(Arm(histories[0].name, tuple(histories)))
     taken: set[str] = set()
     grouped = _grouped(arms, [not one.is_folder for one in given if one.histories])
-    return [replace(arm, name=unique_name(arm.name, taken)) for arm in grouped], doubts
+    return [replace(arm, name=unique_name(arm.name, taken)) for arm in grouped], warnings
 
 
 def _read(path: Path) -> _Given:
@@ -183,7 +183,7 @@ def _common_name(seeds: Sequence[RunHistory], others: Sequence[RunHistory]) -> s
     return shared or ", ".join(names)
 
 
-def _doubts(arm: Arm) -> Iterator[str]:
+def _warnings(arm: Arm) -> Iterator[str]:
     """What the runs of one folder differ in beside their seeds."""
     first = arm.histories[0]
     found: dict[str, list[str]] = {}

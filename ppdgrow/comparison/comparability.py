@@ -1,4 +1,4 @@
-"""Which runs may be held against each other, and what to doubt where they may."""
+"""Which runs may be held against each other, and what to warning where they may."""
 
 from __future__ import annotations
 
@@ -66,7 +66,7 @@ def _short(value: Any) -> str:
     return f"{value[:12]}.." if isinstance(value, str) and len(value) == 64 else repr(value)
 
 
-def doubts_of(history: RunHistory) -> Iterator[str]:
+def warnings_of(history: RunHistory) -> Iterator[str]:
     """What to know about one run before its figures are believed."""
     for reason in history.skipped:
         yield f"skipped a damaged checkpoint: {reason}"
@@ -86,7 +86,7 @@ def doubts_of(history: RunHistory) -> Iterator[str]:
         yield "the recipe cannot be read: the batch size is not known"
 
 
-def doubts_between(baseline: RunHistory, other: RunHistory, arm: str) -> Iterator[str]:
+def warnings_between(baseline: RunHistory, other: RunHistory, arm: str) -> Iterator[str]:
     """What to know of `other` before it is held against a run of the baseline, which is called `arm`."""
     ours, theirs = baseline.state.environment.model_dump(), other.state.environment.model_dump()
     differing = [f"{key} {theirs[key]}, not {ours[key]}" for key in ENVIRONMENT if ours[key] != theirs[key]]
@@ -102,17 +102,17 @@ def doubts_between(baseline: RunHistory, other: RunHistory, arm: str) -> Iterato
             )
 
 
-def tell(doubts: Iterable[tuple[str, str]], arms: Mapping[str, Sequence[str]]) -> list[str]:
-    """Each doubt once, with all runs that it is about, in the order of the first ones.
+def group_warnings(warnings: Iterable[tuple[str, str]], arms: Mapping[str, Sequence[str]]) -> list[str]:
+    """Each warning once, with all runs that it is about, in the order of the first ones.
 
     Args:
-        doubts: names of runs with what is doubted.
+        warnings: names of runs with what is doubted.
         arms: names of all runs by arm, the baseline first.
     """
     about: dict[str, set[str]] = {}
-    for run, doubt in doubts:
-        about.setdefault(doubt, set()).add(run)
-    return [f"{_together(runs, arms)}: {doubt}" for doubt, runs in about.items()]
+    for run, warning in warnings:
+        about.setdefault(warning, set()).add(run)
+    return [f"{_together(runs, arms)}: {warning}" for warning, runs in about.items()]
 
 
 def _together(told: set[str], arms: Mapping[str, Sequence[str]]) -> str:
@@ -170,7 +170,7 @@ def check_trial(parent: RunHistory, trial: RunHistory) -> None:
         )
 
 
-def doubts_of_trial(parent: RunHistory, trial: RunHistory) -> Iterator[str]:
+def warnings_of_trial(parent: RunHistory, trial: RunHistory) -> Iterator[str]:
     """What to know before a decision on the trial is believed."""
     if not trial.descends_from(parent):
         yield f"the lineage of {trial.name} does not show that it descends from this checkpoint of {parent.name}"

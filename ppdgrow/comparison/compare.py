@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from ppdgrow.comparison.arms import Arm, read_arms
-from ppdgrow.comparison.comparability import doubts_between, doubts_of, refuse_incomparable, tell
+from ppdgrow.comparison.comparability import group_warnings, refuse_incomparable, warnings_between, warnings_of
 from ppdgrow.comparison.criteria import ONE_SEED, Criterion, Verdict, success_criteria, verdict_of
 from ppdgrow.comparison.curves import AXES, bands
 from ppdgrow.comparison.figures import ComparedArm, ComparedRun, compared_arms
@@ -125,14 +125,14 @@ def compare_runs(paths: Sequence[Path]) -> Comparison:
             f"found {len(paths)} path{'' if len(paths) == 1 else 's'}, expected a baseline and at least one other run "
             "(or folder of runs) to compare"
         )
-    arms, doubts = read_arms(paths)
+    arms, warnings = read_arms(paths)
     if len(arms) < 2:
-        raise InvalidInputError(f"nothing is left to compare with {arms[0].name!r}: {'; '.join(doubts)}")
+        raise InvalidInputError(f"nothing is left to compare with {arms[0].name!r}: {'; '.join(warnings)}")
     refuse_others(arms)
     compared = compared_arms(arms)
     criteria = tuple(criterion for arm in compared[1:] for criterion in success_criteria(compared[0], arm))
-    told = tell(_doubts(compared), {arm.name: [run.name for run in arm.runs] for arm in compared})
-    return Comparison(compared, criteria, None, (*doubts, *told), _notes(compared))
+    grouped = group_warnings(_warnings(compared), {arm.name: [run.name for run in arm.runs] for arm in compared})
+    return Comparison(compared, criteria, None, (*warnings, *grouped), _notes(compared))
 
 
 def refuse_others(arms: Sequence[Arm]) -> None:
@@ -146,7 +146,7 @@ def refuse_others(arms: Sequence[Arm]) -> None:
         refuse_incomparable(histories[0], other)
 
 
-def _doubts(arms: Sequence[ComparedArm]) -> Iterator[tuple[str, str]]:
+def _warnings(arms: Sequence[ComparedArm]) -> Iterator[tuple[str, str]]:
     """What to know before the arms are believed: of each run, of each pair, and of seeds without a partner.
 
     Each with the name of the run that it is about.
@@ -154,23 +154,23 @@ def _doubts(arms: Sequence[ComparedArm]) -> Iterator[tuple[str, str]]:
     baseline = arms[0].name
     for arm in arms:
         for run in arm.runs:
-            for doubt in doubts_of(run.history):
-                yield run.name, doubt
+            for warning in warnings_of(run.history):
+                yield run.name, warning
     for arm in arms[1:]:
         alone = [run for run in arm.runs if not run.paired]
         ours = {run.history.seeds for run in arm.runs}
         missing = [run for run in arms[0].runs if run.history.seeds not in ours]
         for run in arm.pairs:
-            for doubt in doubts_between(run.reference, run.history, baseline):
-                yield run.name, doubt
+            for warning in warnings_between(run.reference, run.history, baseline):
+                yield run.name, warning
         if alone:
             seeds = join_seeds(run.history for run in alone)
-            doubt = f"{baseline} has no run with seed {seeds}, which counts in means and not in paired differences"
-            yield from ((run.name, doubt) for run in arm.runs)
+            warning = f"{baseline} has no run with seed {seeds}, which counts in means and not in paired differences"
+            yield from ((run.name, warning) for run in arm.runs)
         if missing and max(len(arm.runs), len(arms[0].runs)) > 1:
             seeds = join_seeds(run.history for run in missing)
-            doubt = f"no run with seed {seeds} of {baseline}, so the means are over different seeds"
-            yield from ((run.name, doubt) for run in arm.runs)
+            warning = f"no run with seed {seeds} of {baseline}, so the means are over different seeds"
+            yield from ((run.name, warning) for run in arm.runs)
 
 
 def _notes(arms: Sequence[ComparedArm]) -> tuple[str, ...]:

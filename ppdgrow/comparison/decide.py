@@ -11,10 +11,10 @@ from typing import Any
 from ppdgrow.comparison.comparability import (
     check_evaluated,
     check_trial,
-    doubts_between,
-    doubts_of_trial,
+    group_warnings,
     refuse_incomparable,
-    tell,
+    warnings_between,
+    warnings_of_trial,
 )
 from ppdgrow.comparison.compare import Comparison, Decided
 from ppdgrow.comparison.criteria import ONE_SEED, Criterion, parent_rule, twin_rule
@@ -25,7 +25,7 @@ from ppdgrow.comparison.reading import read_history
 from ppdgrow.comparison.twin import (
     check_twin,
     difference_to_twin,
-    doubts_of_twin,
+    warnings_of_twin,
 )
 from ppdgrow.config.growth import Rule, TrialConfig
 from ppdgrow.config.state import Cost
@@ -71,12 +71,15 @@ def decide(request: DecisionRequest, narrator: Narrator) -> Comparison:
         refuse_incomparable(parent, other)
     check_evaluated(histories)
     check_trial(parent, trial)
-    doubts = [(trial.name, doubt) for doubt in doubts_between(parent, trial, parent.name)]
-    warnings = [*tell(doubts, {history.name: [history.name] for history in histories}), *doubts_of_trial(parent, trial)]
+    between = [(trial.name, warning) for warning in warnings_between(parent, trial, parent.name)]
+    warnings = [
+        *group_warnings(between, {history.name: [history.name] for history in histories}),
+        *warnings_of_trial(parent, trial),
+    ]
     difference = None
     if twin is not None:
         check_twin(parent, trial, twin)
-        warnings += doubts_of_twin(parent, trial, twin)
+        warnings += warnings_of_twin(parent, trial, twin)
         difference, changed = difference_to_twin(trial, twin, request.evaluation, narrator)
         warnings += changed
     decision = Decision(

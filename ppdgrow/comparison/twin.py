@@ -52,7 +52,7 @@ def _shape(architecture: Architecture) -> dict[str, Any]:
     return values | {"blocks": ", ".join(block.id for block in architecture.blocks)}
 
 
-def doubts_of_twin(parent: RunHistory, trial: RunHistory, twin: RunHistory) -> Iterator[str]:
+def warnings_of_twin(parent: RunHistory, trial: RunHistory, twin: RunHistory) -> Iterator[str]:
     """What to know before the twin rule is believed."""
     if not twin.descends_from(parent):
         yield f"the lineage of {twin.name} does not show that it descends from this checkpoint of {parent.name}"

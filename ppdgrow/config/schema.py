@@ -117,7 +117,7 @@ class TrainConfig(Section):
     decay: bool = Field(True, description="decay the learning rate at the end")
     batch_size: Annotated[int, Field(ge=1, le=2**24)] = Field(16, description="sequences or images per step")
     accumulate: Annotated[int, Field(ge=1, le=2**24)] = Field(
-        1, description="pieces in which a batch is computed, for less memory; may change in a run"
+        1, description="microbatches in which a batch is computed, for less memory; may change in a run"
     )
     lr: Annotated[float, Field(gt=0.0, le=100.0)] = Field(2e-3, description="peak learning rate")
     schedule: Literal["wsd", "cosine"] = Field("wsd", description="warm-up, stable, decay; or cosine")
@@ -153,11 +153,11 @@ class TrainConfig(Section):
     reset_optimizer: bool = Field(False, description="go on from a checkpoint with empty moments")
 
     @model_validator(mode="after")
-    def _check_pieces(self) -> TrainConfig:
+    def _check_accumulate(self) -> TrainConfig:
         if self.accumulate > self.batch_size:
             raise ValueError(
                 f"train.accumulate is {self.accumulate}, but a batch of train.batch_size {self.batch_size} cannot be "
-                f"cut into more than {self.batch_size} pieces: lower it"
+                f"cut into more than {self.batch_size} microbatches: lower it"
             )
         return self
 

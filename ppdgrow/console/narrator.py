@@ -99,12 +99,12 @@ class Narrator:
     def say(self, text: str) -> None:
         """A message on stderr: one line, wrapped only on a terminal."""
         if not (self.quiet or self.json):
-            self._stderr.tell(clean(text))
+            self._stderr.show(clean(text))
 
     def warn(self, text: str) -> None:
         """`warning: ...` on stderr, also with `--quiet`."""
         if not self.json:
-            self._stderr.tell(clean(text), label="warning:", style="yellow")
+            self._stderr.show(clean(text), label="warning:", style="yellow")
 
     def propose(self, why: str, *commands: Sequence[str]) -> None:
         """Commands of this program that come next, each on a line of its own and ready to paste into a shell.
@@ -113,9 +113,9 @@ class Narrator:
         """
         lines = [shlex.join(["ppdgrow", *command]) for command in commands]
         if not (self.quiet or self.json) and all(map(self._stderr.can_show, lines)):
-            self._stderr.tell(f"{clean(why)}:")
+            self._stderr.show(f"{clean(why)}:")
             for line in lines:  # wrapped, it would be pasted as several
-                self._stderr.tell(f"  {line}", wrap=False)
+                self._stderr.show(f"  {line}", wrap=False)
 
     @contextmanager
     def status(self, what: str) -> Iterator[None]:
@@ -218,11 +218,11 @@ def report_error(message: str, exit_code: int, *, as_json: bool, traceback: str 
     console = Stderr()
     if as_json:
         document = {"schema": 1, "error": message, "exit_code": exit_code}
-        console.tell(json.dumps(document | ({} if traceback is None else {"traceback": traceback})), wrap=False)
+        console.show(json.dumps(document | ({} if traceback is None else {"traceback": traceback})), wrap=False)
         return
     if traceback is not None:
-        console.tell(clean(traceback.rstrip()), wrap=False)
-    console.tell(clean(message), label="error:", style="bold red")
+        console.show(clean(traceback.rstrip()), wrap=False)
+    console.show(clean(message), label="error:", style="bold red")
 
 
 def prepare_streams() -> None:

@@ -43,7 +43,7 @@ class Stderr(Console):
         if self.passing:
             self.print(Text(self.passing), end="", soft_wrap=True)
 
-    def tell(self, text: str, *, label: str = "", style: str = "", wrap: bool = True) -> None:
+    def show(self, text: str, *, label: str = "", style: str = "", wrap: bool = True) -> None:
         """Print text behind a styled label; on a terminal it is wrapped at words, elsewhere never."""
         passing = self.passing
         self.show_passing("")

@@ -107,10 +107,10 @@ class Batches:
         return self._orders[epoch]
 
 
-def evaluation_batches(examples: Examples, *, batch_size: int, num_batches: int, pieces: int = 1) -> list[Batch]:
+def evaluation_batches(examples: Examples, *, batch_size: int, num_batches: int, microbatches: int = 1) -> list[Batch]:
     """Fixed batches of evenly spread examples, the same for every seed and every way of cutting them."""
     whole = examples.batch(examples.spread(batch_size * num_batches), generator("evaluation"))
-    at_once = -(-batch_size // pieces)
+    at_once = -(-batch_size // microbatches)
     cut = zip(torch.split(whole.inputs, at_once), torch.split(whole.targets, at_once), strict=True)
     return [Batch(inputs, targets) for inputs, targets in cut]
 

@@ -23,7 +23,7 @@ class Dataset(ABC):
     """A data set under one task. Splits are read lazily: what is never asked for is never touched.
 
     The first of `tasks` is the default. `notes` is what a user should know of what was read so far, `skipped` what was
-    left out under `data.skip_broken`, by name, with the reason. `tell` is called with what is being done, where that
+    left out under `data.skip_broken`, by name, with the reason. `report` is called with what is being done, where that
     may take a while.
     """
 
@@ -36,7 +36,7 @@ class Dataset(ABC):
         self.task = task
         self.notes: list[str] = []
         self.skipped: dict[str, str] = {}
-        self.tell: Callable[[str], object] = lambda doing: None
+        self.report: Callable[[str], object] = lambda doing: None
         self._given_tokenizer = tokenizer_json
         self._examples: dict[tuple[Split, torch.device], Examples] = {}
 
@@ -96,9 +96,9 @@ class Dataset(ABC):
         )
 
     def evaluation(
-        self, split: Split, *, batch_size: int, num_batches: int, device: torch.device, pieces: int = 1
+        self, split: Split, *, batch_size: int, num_batches: int, device: torch.device, microbatches: int = 1
     ) -> list[Batch]:
-        """Fixed batches, evenly spread over a split; they depend on no seed. Each may be cut into `pieces`.
+        """Fixed batches, evenly spread over a split; they depend on no seed. Each may be cut into `microbatches`.
 
         The examples and their masks depend only on `batch_size * num_batches`. A split that has fewer gives
         all it has, and the last batch may be smaller.
@@ -107,7 +107,7 @@ class Dataset(ABC):
             InvalidInputError: the data is not there, damaged, or smaller than one example.
         """
         return evaluation_batches(
-            self._on(split, device), batch_size=batch_size, num_batches=num_batches, pieces=pieces
+            self._on(split, device), batch_size=batch_size, num_batches=num_batches, microbatches=microbatches
         )
 
     @abstractmethod
@@ -117,6 +117,6 @@ class Dataset(ABC):
     def _on(self, split: Split, device: torch.device) -> Examples:
         key = (split, torch.device(device))
         if key not in self._examples:
-            self.tell(f"reading {self.name} {split}")
+            self.report(f"reading {self.name} {split}")
             self._examples[key] = self._load_examples(*key)
         return self._examples[key]

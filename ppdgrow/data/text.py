@@ -119,7 +119,7 @@ class TextDataset(Dataset):
         """The tokenizer of the checkpoint, else that of the recipe, trained on the train split."""
         if self._given_tokenizer is not None:
             return load_tokenizer(self._given_tokenizer)
-        return cached_tokenizer(self._tokenizer_spec, lambda: self.read("train"), self.tell)
+        return cached_tokenizer(self._tokenizer_spec, lambda: self.read("train"), self.report)
 
     @property
     def tokenizer_json(self) -> str | None:
@@ -156,10 +156,10 @@ class TextDataset(Dataset):
     def stream(self, split: Split) -> TokenStream:
         """A split as tokens on the CPU."""
         if split not in self._streams:
-            self.tell(f"reading {self.name} {split}")
+            self.report(f"reading {self.name} {split}")
             raw = self.read(split)
             digest = hashlib.sha256(raw).hexdigest()
-            self.tell(f"tokenizing {self.name} {split}")
+            self.report(f"tokenizing {self.name} {split}")
             tokens = cached_tokens(self.tokenizer, raw, digest, f"{self.name} {split}")
             self._streams[split] = TokenStream(tokens, len(raw), digest)
         return self._streams[split]

@@ -36,18 +36,18 @@ def cache_folder() -> Path:
 
 
 def cached_tokenizer(
-    spec: str, train_text: Callable[[], bytes], tell: Callable[[str], object] = lambda doing: None
+    spec: str, train_text: Callable[[], bytes], report: Callable[[str], object] = lambda doing: None
 ) -> Tokenizer:
-    """As `make_tokenizer`, trained only once on the same text; `tell` hears what is being done."""
+    """As `make_tokenizer`, trained only once on the same text; `report` hears what is being done."""
     if spec == "byte":
         return make_tokenizer(spec, train_text)
-    tell("reading the text for the tokenizer")
+    report("reading the text for the tokenizer")
     text = train_text()
     path = _entry("tokenizer", spec, hashlib.sha256(text).hexdigest())
     try:
         return load_tokenizer(_read(path).decode())
     except (OSError, ValueError, InvalidInputError):
-        tell(f"training the tokenizer {spec}")
+        report(f"training the tokenizer {spec}")
         tokenizer = make_tokenizer(spec, lambda: text)
         _write(path, (tokenizer.json or "").encode())
         return tokenizer

@@ -87,7 +87,7 @@ def _measure_speedup(model: nn.Module, inputs: Tensor, device: torch.device) -> 
 def describe_environment(
     device: torch.device, precision: Precision, *, deterministic: bool, accumulate: int
 ) -> Environment:
-    """What decides the last bits of a run beside its recipe, and the pieces of a batch, which may change in a run."""
+    """What decides the last bits of a run beside its recipe, and `accumulate`, which may change in a run."""
     name = torch.cuda.get_device_name(device) if device.type == "cuda" else "cpu"
     return Environment(
         torch=str(torch.__version__),

@@ -20,7 +20,7 @@ from ppdgrow.config.state import Ledger, Validation
 from ppdgrow.engine.device import Precision, autocast
 from ppdgrow.engine.diagnosis import first_non_finite
 from ppdgrow.engine.evaluate import NO_TARGET, BatchLike, Evaluation, evaluate, mean_loss
-from ppdgrow.engine.memory import is_out_of_memory, pieces_that_fit
+from ppdgrow.engine.memory import is_out_of_memory, microbatches_that_fit
 from ppdgrow.engine.movement import MovementCheck
 from ppdgrow.engine.signals import StopFlag, StoppedError
 from ppdgrow.errors import ConfigError, DivergedError, InterruptedRunError
@@ -186,26 +186,28 @@ class Engine:
         self._pending.losses.append(loss)
         self._pending.norms.append(norms)
 
-    def _backward(self, batch: BatchLike, pieces: int, *, only_first: bool = False) -> Tensor:
-        """Gradients of the mean loss over a batch, added up over its pieces, and that loss.
+    def _backward(self, batch: BatchLike, microbatches: int, *, only_first: bool = False) -> Tensor:
+        """Gradients of the mean loss over a batch, added up over its microbatches, and that loss.
 
-        A piece counts by its share of the targets, so that the sum is the gradient of the whole batch.
+        A microbatch counts by its share of the targets, so that the sum is the gradient of the whole batch.
         """
         losses = []
-        for inputs, targets in zip(batch.inputs.tensor_split(pieces), batch.targets.tensor_split(pieces), strict=True):
+        for inputs, targets in zip(
+            batch.inputs.tensor_split(microbatches), batch.targets.tensor_split(microbatches), strict=True
+        ):
             with autocast(self.device, self.precision):
                 logits = self.model(inputs)
             loss = mean_loss(logits, targets)
-            if pieces > 1:
+            if microbatches > 1:
                 loss = loss * (_num_targets(targets).to(loss.dtype) / _num_targets(batch.targets))
             loss.backward()  # type: ignore[no-untyped-call]
             losses.append(loss.detach())
             if only_first:
                 break
-        return losses[0] if pieces == 1 else torch.stack(losses).sum()
+        return losses[0] if microbatches == 1 else torch.stack(losses).sum()
 
     def _raise_out_of_memory(self, batch: BatchLike, listener: Listener) -> NoReturn:
-        """Save the last step, and say in how many pieces a batch fits, having tried.
+        """Save the last step, and say in how many microbatches a batch fits, having tried.
 
         Raises:
             ConfigError: always.
@@ -215,15 +217,15 @@ class Engine:
             listener.lines(self._flush(listener, time.perf_counter()))
             listener.save()
 
-        def attempt(pieces: int) -> None:
+        def attempt(microbatches: int) -> None:
             try:
-                self._backward(batch, pieces, only_first=True)
+                self._backward(batch, microbatches, only_first=True)
             finally:
                 self.model.zero_grad(set_to_none=True)
 
-        size, pieces = self.config.batch_size, self.config.accumulate
-        fitting = pieces_that_fit(attempt, size, pieces)
-        at_once = -(-size // pieces)
+        size, microbatches = self.config.batch_size, self.config.accumulate
+        fitting = microbatches_that_fit(attempt, size, microbatches)
+        at_once = -(-size // microbatches)
         way_out = (
             "not even one example fits: use a smaller data.sequence_length, model.width or model.layers"
             if fitting is None

@@ -1,4 +1,4 @@
-"""Out of memory: told apart from other failures, with a number of pieces that is known to fit because it was tried."""
+"""Out of memory: recognised, with a number of microbatches that is known to fit because it was tried."""
 
 from __future__ import annotations
 
@@ -15,24 +15,24 @@ def is_out_of_memory(error: BaseException) -> bool:
     )
 
 
-def pieces_that_fit(attempt: Callable[[int], None], batch_size: int, failed: int) -> int | None:
-    """The smallest number of pieces, by doubling, in which a batch can be computed; None if not even one by one.
+def microbatches_that_fit(attempt: Callable[[int], None], batch_size: int, failed: int) -> int | None:
+    """The smallest number of microbatches, by doubling, in which a batch can be computed; None if not even one by one.
 
     Args:
-        attempt: computes the largest of so many pieces; what it keeps must be freed when it ends.
+        attempt: computes the largest of so many microbatches; what it keeps must be freed when it ends.
         batch_size: examples of a batch.
-        failed: the number of pieces that did not fit.
+        failed: the number of microbatches that did not fit.
     """
-    pieces = failed
-    while pieces < batch_size:
-        pieces = min(2 * pieces, batch_size)
+    microbatches = failed
+    while microbatches < batch_size:
+        microbatches = min(2 * microbatches, batch_size)
         try:
-            attempt(pieces)
+            attempt(microbatches)
         except (RuntimeError, MemoryError) as error:
             if not is_out_of_memory(error):
                 raise
         else:
-            return pieces
+            return microbatches
         finally:
             if torch.cuda.is_initialized():  # type: ignore[no-untyped-call]
                 torch.cuda.empty_cache()

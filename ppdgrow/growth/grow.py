@@ -38,7 +38,7 @@ from ppdgrow.training.context import (
     checkpoint_setting,
     chosen_precision,
     load_parent,
-    tell_of_parent,
+    report_parent,
     warn_of_changes,
 )
 from ppdgrow.training.growth_schedule import requests_of
@@ -168,7 +168,7 @@ def _measure(parent: Parent, expansion: Expansion, request: GrowRequest, narrato
         batches = setting.evaluation()
         warn_of_changes(setting.dataset, parent, narrator)
         return measure(parent, expansion, setting, batches)
-    tell_of_parent(parent, narrator)
+    report_parent(parent, narrator)
     device = resolve_device(request.device)
     inputs = _synthetic_inputs(parent.checkpoint.architecture).to(device)
     logits = []

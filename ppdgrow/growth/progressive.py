@@ -1,4 +1,4 @@
-"""The climb: the legs of a run and the rounds between them, up to its last step."""
+"""The progressive: the trainers of a run and the rounds between them, up to its last step."""
 
 from __future__ import annotations
 
@@ -10,65 +10,65 @@ from ppdgrow.checkpoint import RunFolder, append_jsonl, read_checkpoint, read_js
 from ppdgrow.checkpoint.events import Event, own_events
 from ppdgrow.config.state import Ledger
 from ppdgrow.growth.round import Round
-from ppdgrow.growth.timeline import decision_lines, ladder, ledger_line
+from ppdgrow.growth.timeline import decision_lines, ledger_line, timeline
 from ppdgrow.nn.model import Model
-from ppdgrow.training.growth_schedule import Agenda
+from ppdgrow.training.growth_schedule import GrowthSchedule
 from ppdgrow.training.start import Start, start_from
-from ppdgrow.training.trainer import Course, Leg
+from ppdgrow.training.trainer import RunContext, Trainer
 
 
 @dataclass(frozen=True)
-class Climb:
-    """A run with its agenda. `layers` is its depth at the start."""
+class ProgressiveRun:
+    """A run with its growth_schedule. `layers` is its depth at the start."""
 
-    course: Course
+    context: RunContext
     run: RunFolder
-    agenda: Agenda
+    growth_schedule: GrowthSchedule
     layers: int
 
     def finish(self, start: Start, model: Model | None, unfinished: dict[str, Any] | None) -> Ledger:
-        """Train from `start` to the run's last step, growing where the agenda says so.
+        """Train from `start` to the run's last step, growing where the growth_schedule says so.
 
         Returns:
             The ledger at the end.
         """
-        leg = self._leg(start, unfinished, model)
+        trainer = self._trainer(start, unfinished, model)
         while True:
-            leg.settle()
-            coming = self.agenda.next(leg.step, self._closed(), self._losses())
+            trainer.finish_evaluation()
+            coming = self.growth_schedule.next(trainer.step, self._closed(), self._losses())
             if coming.growth is None:  # what a process that died right after its decision left
                 shutil.rmtree(self.run.trials_path, ignore_errors=True)
             for index, reason in coming.missed:
-                self._pass_over(index, leg.step, reason)
+                self._pass_over(index, trainer.step, reason)
             if coming.growth is None:
-                leg.to(coming.step, header=self.header if self.agenda.entries else None)
-                if leg.step == self.course.last:
-                    return leg.engine.ledger
+                trainer.to(coming.step, header=self.header if self.growth_schedule.entries else None)
+                if trainer.step == self.context.last:
+                    return trainer.engine.ledger
                 continue
-            leg.save()
-            shown = self.header(leg.step, leg.engine.ledger)
-            del leg  # the state is on disk; the arms need the memory
+            trainer.save()
+            shown = self.header(trainer.step, trainer.engine.ledger)
+            del trainer  # the state is on disk; the arms need the memory
             explain = not any(event.get("event") == "decision" for event in self._own())
-            Round(self.course, self.run, coming.growth, pair_lr=self._pair_lr(), header=shown, explain=explain).play()
+            Round(self.context, self.run, coming.growth, pair_lr=self._pair_lr(), header=shown, explain=explain).play()
             newest = self.run.newest_valid()
             assert newest is not None
-            leg = self._leg(start_from(read_checkpoint(newest)), None)
-            self.course.narrator.say(ledger_line(leg.engine.ledger))
+            trainer = self._trainer(start_from(read_checkpoint(newest)), None)
+            self.context.narrator.say(ledger_line(trainer.engine.ledger))
 
-    def _leg(self, start: Start, unfinished: dict[str, Any] | None, model: Model | None = None) -> Leg:
-        return Leg(self.course, self.run, start, pair_lr=self._pair_lr(), unfinished=unfinished, model=model)
+    def _trainer(self, start: Start, unfinished: dict[str, Any] | None, model: Model | None = None) -> Trainer:
+        return Trainer(self.context, self.run, start, pair_lr=self._pair_lr(), unfinished=unfinished, model=model)
 
     def _own(self) -> list[Event]:
-        return own_events(read_jsonl(self.run.growth_path)) if self.agenda.entries else []
+        return own_events(read_jsonl(self.run.growth_path)) if self.growth_schedule.entries else []
 
     def _closed(self) -> frozenset[int]:
         return frozenset(event["growth"] - 1 for event in self._own() if event.get("event") in ("decision", "skip"))
 
     def _losses(self) -> list[float]:
         """Validation losses since the last decision."""
-        if all(entry.at != "plateau" for entry in self.agenda.entries):
+        if all(entry.at != "plateau" for entry in self.growth_schedule.entries):
             return []
-        since = max((event["until"] for event in self._own() if "until" in event), default=self.course.first)
+        since = max((event["until"] for event in self._own() if "until" in event), default=self.context.first)
         return [
             line["validation"]["loss"]
             for line in read_jsonl(self.run.metrics_path)
@@ -78,28 +78,28 @@ class Climb:
     def _pair_lr(self) -> float:
         """The rate factor of the newest blocks: what they were accepted with, else the recipe's."""
         kept = [event for event in self._own() if event.get("event") == "decision" and event["decision"] == "accept"]
-        return float(kept[-1]["pair_lr"]) if kept else self.course.recipe.train.pair_lr
+        return float(kept[-1]["pair_lr"]) if kept else self.context.recipe.train.pair_lr
 
     def _pass_over(self, index: int, step: int, reason: str) -> None:
-        self.course.narrator.say(f"step {step}  growth {index + 1} is not tried: {reason}")
+        self.context.narrator.say(f"step {step}  growth {index + 1} is not tried: {reason}")
         append_jsonl(
             self.run.growth_path,
             [{"event": "skip", "step": step, "until": step, "growth": index + 1, "reason": reason}],
         )
 
     def header(self, step: int, ledger: Ledger) -> str:
-        """What stands above the progress bar: the ladder, its decisions and the ledger."""
+        """What stands above the progress bar: the timeline, its decisions and the ledger."""
         return "\n".join([*self.picture(step), ledger_line(ledger)]) + "\n"
 
     def picture(self, step: int) -> list[str]:
-        """The ladder up to a step, and its decisions."""
+        """The timeline up to a step, and its decisions."""
         own = self._own()
-        stairs = ladder(
+        stairs = timeline(
             own,
             layers=self.layers,
-            first=self.course.first,
+            first=self.context.first,
             step=step,
-            last=self.course.last,
-            columns=self.course.narrator.columns - 8,
+            last=self.context.last,
+            columns=self.context.narrator.columns - 8,
         )
         return [*stairs, *decision_lines(own)]

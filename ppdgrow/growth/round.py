@@ -21,7 +21,7 @@ from ppdgrow.growth.trials import Arm, Arms
 from ppdgrow.surgery import GrowthRequest
 from ppdgrow.training.context import Parent, load_parent
 from ppdgrow.training.growth_schedule import requests_of
-from ppdgrow.training.trainer import Course
+from ppdgrow.training.trainer import RunContext
 
 
 @dataclass(frozen=True)
@@ -42,7 +42,7 @@ class Round:
     """The round of one growth entry.
 
     Args:
-        course: of the run.
+        context: of the run.
         run: its folder, whose newest checkpoint is the parent of the round.
         index: of the entry in the recipe.
         pair_lr: factor on the rate of the newest blocks, as the run has it now.
@@ -51,16 +51,16 @@ class Round:
     """
 
     def __init__(
-        self, course: Course, run: RunFolder, index: int, *, pair_lr: float, header: str, explain: bool
+        self, context: RunContext, run: RunFolder, index: int, *, pair_lr: float, header: str, explain: bool
     ) -> None:
-        self.course, self.run, self.index, self.pair_lr, self.explain = course, run, index, pair_lr, explain
+        self.context, self.run, self.index, self.pair_lr, self.explain = context, run, index, pair_lr, explain
         self._misfits: list[str] = []
-        self.entry: GrowthConfig = course.recipe.growth[index]
+        self.entry: GrowthConfig = context.recipe.growth[index]
         newest = run.newest_valid()
         assert newest is not None, "a round starts from a checkpoint"
         self.parent: Parent = load_parent(newest)
         self.end = self.parent.step + self.entry.trial.steps
-        self.arms = Arms(course, self.parent, self.end, header)
+        self.arms = Arms(context, self.parent, self.end, header)
 
     def play(self) -> None:
         """Try, decide, and leave the run at the end of the trial, accepted or as if it had never been tried.
@@ -71,31 +71,31 @@ class Round:
             InterruptedRunError: a signal came; the same command goes on in the midst of the round.
         """
         step = self.parent.step
-        self.course.narrator.say(
-            f"step {step}  growth {self.index + 1} of {len(self.course.recipe.growth)}, tried until step {self.end}"
+        self.context.narrator.say(
+            f"step {step}  growth {self.index + 1} of {len(self.context.recipe.growth)}, tried until step {self.end}"
         )
         twin = self.arms.twin(self.pair_lr)
         assert twin.figures is not None
-        self.course.narrator.say(f"  twin, not grown: validation loss {twin.figures.loss:.6f} at step {self.end}")
+        self.context.narrator.say(f"  twin, not grown: validation loss {twin.figures.loss:.6f} at step {self.end}")
         trials = self._tries(twin)
         kept = _best([trial for trial in trials if trial.decision.accepted])
         if trials and self.explain:
-            self.course.narrator.say(f"    {trials[0].decision.caution()}")
-        self.course.narrator.say(
+            self.context.narrator.say(f"    {trials[0].decision.caution()}")
+        self.context.narrator.say(
             f"step {self.end}  going on with {'the model without growth' if kept is None else f'trial {kept.name}'}"
         )
         self._adopt(trials, kept, twin)
 
     def _tries(self, twin: Arm) -> list[Trial]:
         """All candidates; and where none is accepted, the best of them again at lower rates."""
-        base = self.course.recipe.train.pair_lr
+        base = self.context.recipe.train.pair_lr
         trials: list[Trial] = []
         for request in requests_of(self.entry):
             try:
                 trials.append(self._try(request, base, 1, len(trials) + 1, twin))
             except ConfigError as error:
                 self._misfits.append(str(error).replace("--", ""))
-                self.course.narrator.warn(
+                self.context.narrator.warn(
                     f"growth {self.index + 1} does not fit the model as it stands: {self._misfits[-1]}"
                 )
         lower, attempt, factor = self.entry.on_reject.lower_lr, 1, base
@@ -122,7 +122,7 @@ class Round:
             twin=paired,
             margin=config.margin,
         )
-        say = self.course.narrator.say
+        say = self.context.narrator.say
         rate = "" if pair_lr == 1.0 else f" (rate of the new blocks x {pair_lr:g})"
         say(f"  trial {name}: {'accept' if decision.accepted else 'reject'}{rate}")
         for line in decision.lines():
@@ -146,7 +146,7 @@ class Round:
             replace(checkpoint, state=state),
             assignment=weight_files(self.parent.folder),
         )
-        self.run.prune(self.course.recipe.train.keep)
+        self.run.prune(self.context.recipe.train.keep)
         shutil.rmtree(self.arms.folder, ignore_errors=True)
 
     def _events(self, trials: Sequence[Trial], kept: Trial | None, twin: Arm) -> list[Event]:

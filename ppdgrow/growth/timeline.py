@@ -1,4 +1,4 @@
-"""The ladder: depth against steps, each decision with its figure, and what it all cost."""
+"""The timeline: depth against steps, each decision with its figure, and what it all cost."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ USUAL = {"position": "interleave", "source": None, "scale": 1.0, "moments": "cop
 
 
 @dataclass(frozen=True)
-class Rung:
+class DepthSpan:
     """A stretch of the run at one depth."""
 
     first: int
@@ -23,7 +23,7 @@ class Rung:
     layers: int
 
 
-def rungs(events: Sequence[Event], *, layers: int, first: int, step: int) -> list[Rung]:
+def depth_spans(events: Sequence[Event], *, layers: int, first: int, step: int) -> list[DepthSpan]:
     """The depths of a run from `first` to `step`.
 
     Args:
@@ -35,34 +35,34 @@ def rungs(events: Sequence[Event], *, layers: int, first: int, step: int) -> lis
     found = []
     for event in events:
         if event.get("event") == "grow" and event.get("decision") == "accept":
-            found.append(Rung(first, event["step"], layers))
+            found.append(DepthSpan(first, event["step"], layers))
             first, layers = event["step"], event["layers_after"]
-    return [*found, Rung(first, step, layers)]
+    return [*found, DepthSpan(first, step, layers)]
 
 
-def ladder(
+def timeline(
     events: Sequence[Event], *, layers: int, first: int, step: int, last: int, columns: int = WIDEST
 ) -> list[str]:
     """The staircase as lines of ASCII: `=` is the depth of the run, `x` a depth that was tried and rejected."""
     columns = max(NARROWEST, min(WIDEST, columns))
-    stairs = rungs(events, layers=layers, first=first, step=step)
+    stairs = depth_spans(events, layers=layers, first=first, step=step)
     rejected = [
         (event["step"], event["layers_after"])
         for event in events
         if event.get("event") == "grow" and event.get("decision") == "reject"
     ]
-    depths = sorted({rung.layers for rung in stairs} | {depth for _, depth in rejected}, reverse=True)
-    span = max(1, last - first)
+    depths = sorted({span.layers for span in stairs} | {depth for _, depth in rejected}, reverse=True)
+    width = max(1, last - first)
 
     def column(at: int) -> int:
-        return min(columns - 1, (at - first) * columns // span)
+        return min(columns - 1, (at - first) * columns // width)
 
     lines = ["layers"]
     for depth in depths:
         cells = [" "] * columns
-        for rung in stairs:
-            if rung.layers == depth:
-                left, right = column(rung.first), column(rung.last)
+        for span in stairs:
+            if span.layers == depth:
+                left, right = column(span.first), column(span.last)
                 cells[left : right + 1] = "=" * (right + 1 - left)
         for at, tried in rejected:
             if tried == depth:

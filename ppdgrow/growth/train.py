@@ -14,17 +14,17 @@ from ppdgrow.console import Narrator, format_count, format_flops, format_seconds
 from ppdgrow.engine.device import describe_environment, resolve_device, set_deterministic
 from ppdgrow.engine.signals import stop_flag
 from ppdgrow.errors import DivergedError, InvalidInputError
-from ppdgrow.growth.progressive import Climb
+from ppdgrow.growth.progressive import ProgressiveRun
 from ppdgrow.growth.rules import CAUTION
 from ppdgrow.growth.timeline import ledger_line
 from ppdgrow.provenance import provenance
 from ppdgrow.training.model_card import model_card
 from ppdgrow.training.output_folder import holds_something
-from ppdgrow.training.preparation import Job, Prepared, TrainRequest, check_length, prepare, settle
+from ppdgrow.training.preparation import Job, Prepared, TrainRequest, check_length, plan_run, prepare
 from ppdgrow.training.recipe import LENGTH, RENEWED
 from ppdgrow.training.recorder import train_document
 from ppdgrow.training.start import Start, warn_of_lost_lines
-from ppdgrow.training.trainer import Course
+from ppdgrow.training.trainer import RunContext
 
 __all__ = ["TrainRequest", "train"]
 
@@ -38,7 +38,7 @@ def train(request: TrainRequest, narrator: Narrator) -> dict[str, Any]:
     device = resolve_device(request.device)
     set_deterministic(request.deterministic)
     with narrator.status("looking for the run"):
-        job = settle(request)
+        job = plan_run(request)
     if job.final is not None:
         _tidy(job)
         try:
@@ -51,7 +51,7 @@ def train(request: TrainRequest, narrator: Narrator) -> dict[str, Any]:
         prepared = prepare(job, device, narrator)  # until here a signal simply ends the command: nothing has begun
     job, setting = prepared.job, prepared.setting
     with stop_flag() as stop:
-        course = Course(
+        context = RunContext(
             setting=setting,
             schedule=prepared.schedule,
             environment=describe_environment(
@@ -70,7 +70,7 @@ def train(request: TrainRequest, narrator: Narrator) -> dict[str, Any]:
         if not holds_something(job.run):
             _create_folder(job, prepared.start)
         with job.run.lock():
-            return _train(job, course, prepared)
+            return _train(job, context, prepared)
 
 
 def _tidy(job: Job) -> None:
@@ -101,26 +101,26 @@ def _create_folder(job: Job, start: Start) -> None:
         append_jsonl(fresh.growth_path, [*([] if job.parent is None else job.parent.lineage()), event])
 
 
-def _train(job: Job, course: Course, prepared: Prepared) -> dict[str, Any]:
+def _train(job: Job, context: RunContext, prepared: Prepared) -> dict[str, Any]:
     fresh = prepared.start
     if job.held is not None:
         changes = check_length(job)  # again: until the lock was taken another process may have trained on
         if changes:
-            course.narrator.say(f"the run goes on with another length ({'; '.join(changes)}), the same up to here")
+            context.narrator.say(f"the run goes on with another length ({'; '.join(changes)}), the same up to here")
         _update_record(job, renewed=bool(changes))
-    start, unfinished = course.resume(job.run, fresh, first=job.first)
-    climb = Climb(course, job.run, prepared.agenda, fresh.architecture.num_layers)
+    start, unfinished = context.resume(job.run, fresh, first=job.first)
+    progressive = ProgressiveRun(context, job.run, prepared.growth_schedule, fresh.architecture.num_layers)
     try:
-        ledger = climb.finish(start, prepared.model if start is fresh else None, unfinished)
+        ledger = progressive.finish(start, prepared.model if start is fresh else None, unfinished)
     except DivergedError as error:
         if error.step is not None:
             append_jsonl(job.run.growth_path, [{"event": "diverged", "step": error.step, "until": error.step + 1}])
         raise
-    return _finish(job, climb, ledger)
+    return _finish(job, progressive, ledger)
 
 
 def _update_record(job: Job, *, renewed: bool) -> None:
-    """Length, place of the data, pieces and number of checkpoints may be new; the rest of the record stays."""
+    """Length, place of the data, microbatches and number of checkpoints may be new; the rest of the record stays."""
     events = read_jsonl(job.run.growth_path)
     number = max(number for number, event in enumerate(events) if event.get("event") == "train")
     steps = job.recipe.train.steps
@@ -143,13 +143,13 @@ def _value(line: str) -> str:
     return line.partition("  #")[0].rstrip()
 
 
-def _finish(job: Job, climb: Climb, ledger: Ledger) -> dict[str, Any]:
-    run, say = job.run, climb.course.narrator.say
+def _finish(job: Job, progressive: ProgressiveRun, ledger: Ledger) -> dict[str, Any]:
+    run, say = job.run, progressive.context.narrator.say
     folder = run.checkpoint_path(job.last)
     state = read_state(folder)
     _write_card(job)
-    if climb.agenda.entries:
-        for line in (*climb.picture(job.last), ledger_line(state.ledger), CAUTION):
+    if progressive.growth_schedule.entries:
+        for line in (*progressive.picture(job.last), ledger_line(state.ledger), CAUTION):
             say(line)
     figures = state.validation
     if figures is not None:

@@ -30,7 +30,7 @@ from ppdgrow.growth.expansion import (
 from ppdgrow.surgery import GrowthRequest
 from ppdgrow.training.context import Parent
 from ppdgrow.training.start import start_from
-from ppdgrow.training.trainer import Course, Leg
+from ppdgrow.training.trainer import RunContext, Trainer
 
 
 @dataclass(frozen=True)
@@ -47,14 +47,14 @@ class Arms:
     """Makes the arms of one round.
 
     Args:
-        course: of the run.
+        context: of the run.
         parent: the run's checkpoint at the step of the round.
         end: the last step of the trials.
         header: shown above the progress bar.
     """
 
-    def __init__(self, course: Course, parent: Parent, end: int, header: str) -> None:
-        self.course, self.parent, self.end, self.header = course, parent, end, header
+    def __init__(self, context: RunContext, parent: Parent, end: int, header: str) -> None:
+        self.context, self.parent, self.end, self.header = context, parent, end, header
         self.folder = parent.run.trials_path
         sweep_leftovers(self.folder)
         for folder in self.folder.iterdir() if self.folder.is_dir() else ():
@@ -99,7 +99,7 @@ class Arms:
             CheckFailedError: it changes the function though it must not.
         """
         run = RunFolder(self.folder / f"trial-{name}")
-        label, say = f"trial {name}", self.course.narrator.say
+        label, say = f"trial {name}", self.context.narrator.say
         expansion = expand(self.parent, request)
         say(f"  {label}: {describe_depth(expansion.event)}: {describe_expansion(self.parent, expansion.event)}")
         for note in expansion.notes:
@@ -118,8 +118,8 @@ class Arms:
         """The grown arm's folder, measured, if it is not there yet."""
         if run.growth_path.is_file():
             return
-        course = self.course
-        measured = measure(self.parent, expansion, course.setting, course.evaluation, stop=course.stop)
+        context = self.context
+        measured = measure(self.parent, expansion, context.setting, context.evaluation, stop=context.stop)
         event = expansion.event | {"evaluated": True} | measured.document()
         self.parent.run.check_present()
         write_expansion(self.parent, expansion, run, event, measured)
@@ -130,17 +130,17 @@ class Arms:
         if run.growth_path.is_file():
             grow, check = read_jsonl(run.growth_path)[-2:]
             return arm, grow, check
-        course = self.course
-        before = course.setting.evaluate_checkpoint(self.parent.checkpoint, course.evaluation, stop=course.stop)
-        measured = Measured(course.setting.figures(before), None, False)
+        context = self.context
+        before = context.setting.evaluate_checkpoint(self.parent.checkpoint, context.evaluation, stop=context.stop)
+        measured = Measured(context.setting.figures(before), None, False)
         event = expansion.event | {"evaluated": True} | measured.document()
         return arm, event, check_event(event, measured)
 
     def _train(self, run: RunFolder, pair_lr: float, label: str) -> Arm:
-        course, parent = self.course, self.parent
-        start, unfinished = course.resume(run, start_from(parent.checkpoint), first=parent.step)
-        leg = Leg(
-            course,
+        context, parent = self.context, self.parent
+        start, unfinished = context.resume(run, start_from(parent.checkpoint), first=parent.step)
+        trainer = Trainer(
+            context,
             run,
             start,
             pair_lr=pair_lr,
@@ -148,12 +148,12 @@ class Arms:
             span=(parent.step, self.end),
             label=label,
         )
-        leg.settle()
-        leg.to(self.end, header=lambda step, ledger: self.header)
-        leg.save()
-        evaluation = course.setting.evaluate(leg.engine.model, course.evaluation, stop=course.stop)
-        cost = leg.engine.ledger.since(parent.checkpoint.state.ledger)
-        return Arm(run, cost, evaluation, course.setting.figures(evaluation))
+        trainer.finish_evaluation()
+        trainer.to(self.end, header=lambda step, ledger: self.header)
+        trainer.save()
+        evaluation = context.setting.evaluate(trainer.engine.model, context.evaluation, stop=context.stop)
+        cost = trainer.engine.ledger.since(parent.checkpoint.state.ledger)
+        return Arm(run, cost, evaluation, context.setting.figures(evaluation))
 
     def _cost(self, run: RunFolder) -> Cost:
         """What an arm that diverged had cost by its last checkpoint, beyond its parent."""
@@ -167,5 +167,5 @@ class Arms:
         except StoppedError:
             raise InterruptedRunError(
                 f"interrupted in a trial from step {self.parent.step}: the same command goes on with it",
-                self.course.stop.signal_number or 2,
+                self.context.stop.signal_number or 2,
             ) from None

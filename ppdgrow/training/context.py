@@ -107,11 +107,11 @@ class Setting:
     recipe: Recipe
 
     def evaluation(self, split: Split = "validation") -> Sequence[BatchLike]:
-        """The fixed batches of a split, by the recipe's batch size, its pieces and `eval_batches`."""
+        """The fixed batches of a split, by the recipe's batch size, its microbatches and `eval_batches`."""
         return self._batches(split, self.recipe.train.eval_batches)
 
     def whole(self, split: Split) -> Sequence[BatchLike]:
-        """All examples of a split, by the recipe's batch size and its pieces."""
+        """All examples of a split, by the recipe's batch size and its microbatches."""
         return self._batches(split, EVERYTHING)
 
     def _batches(self, split: Split, num_batches: int) -> Sequence[BatchLike]:
@@ -121,7 +121,7 @@ class Setting:
             batch_size=train.batch_size,
             num_batches=num_batches,
             device=self.device,
-            pieces=train.accumulate,
+            microbatches=train.accumulate,
         )
 
     def evaluate(self, model: nn.Module, batches: Sequence[BatchLike], *, stop: StopFlag | None = None) -> Evaluation:
@@ -242,7 +242,7 @@ def say_stored_type(checkpoint: Checkpoint, folder: Path, narrator: Narrator) ->
         narrator.say(f"the weights of {folder} are stored as {SHORT_NAMES[checkpoint.stored]}: read as fp32")
 
 
-def tell_of_parent(parent: Parent, narrator: Narrator) -> None:
+def report_parent(parent: Parent, narrator: Narrator) -> None:
     """Say what was skipped, and in which type the weights are stored."""
     for reason in parent.skipped:
         narrator.warn(f"skipped a damaged checkpoint: {reason}")
@@ -252,7 +252,7 @@ def tell_of_parent(parent: Parent, narrator: Narrator) -> None:
 def warn_of_changes(dataset: Dataset, parent: Parent | None, narrator: Narrator) -> None:
     """Say what was skipped, and if figures on this data are not comparable with those that the checkpoint records."""
     if parent is not None:
-        tell_of_parent(parent, narrator)
+        report_parent(parent, narrator)
     for warning in dataset.warnings:
         narrator.warn(warning)
     if parent is None:

@@ -20,7 +20,7 @@ from ppdgrow.data import Dataset
 from ppdgrow.engine.device import Precision, describe_environment, rng_state
 from ppdgrow.errors import StorageError
 from ppdgrow.nn.model import tensor_shapes
-from ppdgrow.training.growth_schedule import Agenda
+from ppdgrow.training.growth_schedule import GrowthSchedule
 from ppdgrow.training.outlook import stages
 from ppdgrow.training.start import Start
 
@@ -82,7 +82,13 @@ class Space:
 
 
 def space_of(
-    run: RunFolder, recipe: Recipe, start: Start, agenda: Agenda, dataset: Dataset, examples: int, device: torch.device
+    run: RunFolder,
+    recipe: Recipe,
+    start: Start,
+    growth_schedule: GrowthSchedule,
+    dataset: Dataset,
+    examples: int,
+    device: torch.device,
 ) -> Space:
     """The space of a run, from shapes alone.
 
@@ -90,7 +96,7 @@ def space_of(
         run: its folder, which need not exist.
         recipe: of the run.
         start: its first; only shapes of its tensors are looked at.
-        agenda: checked against the start.
+        growth_schedule: checked against the start.
         dataset: of the run.
         examples: in the fixed validation batches.
         device: of the model.
@@ -98,8 +104,8 @@ def space_of(
     Raises:
         StorageError: the file system cannot be asked.
     """
-    planned = stages(agenda, start.architecture)
-    state = _longest_state(agenda.last, dataset, examples, device)
+    planned = stages(growth_schedule, start.architecture)
+    state = _longest_state(growth_schedule.last, dataset, examples, device)
 
     def size(architecture: Architecture) -> int:
         with torch.device("meta"):
@@ -119,7 +125,9 @@ def space_of(
     with storage_errors(folder):
         own = [checkpoint for checkpoint in run.checkpoints() if not checkpoint.is_symlink()]
         held = sum(file.stat().st_size for checkpoint in own for file in checkpoint.rglob("*") if file.is_file())
-        saves = (agenda.last - agenda.first) // recipe.train.save_every + len(agenda.entries) + 1
+        saves = (
+            (growth_schedule.last - growth_schedule.first) // recipe.train.save_every + len(growth_schedule.entries) + 1
+        )
         return Space(run.path, recipe.train.keep, saves, (first, last), held, free_bytes(folder))
 
 

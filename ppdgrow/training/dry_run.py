@@ -25,9 +25,9 @@ from ppdgrow.errors import StorageError
 from ppdgrow.nn.model import tensor_shapes
 from ppdgrow.training.context import refuse_changed_data
 from ppdgrow.training.disk_space import Space
-from ppdgrow.training.footprint import Footprint, footprint, held_tensors, piece_size, storage_bytes
+from ppdgrow.training.footprint import Footprint, footprint, held_tensors, microbatch_size, storage_bytes
 from ppdgrow.training.outlook import Stage, phases, run_flops, schedule_line, stages, trial_flops
-from ppdgrow.training.preparation import Job, Prepared, TrainRequest, measures_precision, prepare, settle
+from ppdgrow.training.preparation import Job, Prepared, TrainRequest, measures_precision, plan_run, prepare
 from ppdgrow.training.start import Start, newest_checkpoint
 
 LEFT_OUT = "temporary buffers, the allocator's reserve, evaluation"
@@ -59,7 +59,7 @@ class Preview:
     def flops(self) -> int:
         """FLOPs of the run's steps, all growths being kept."""
         architecture = self.before.architecture
-        return run_flops(self.planned, self.prepared.agenda, architecture, self.before.tokens_per_step)
+        return run_flops(self.planned, self.prepared.growth_schedule, architecture, self.before.tokens_per_step)
 
     @property
     def trial_flops(self) -> int:
@@ -77,7 +77,7 @@ def make_preview(request: TrainRequest, narrator: Narrator) -> Preview:
 
     device = resolve_device(request.device)
     set_deterministic(request.deterministic)
-    job = settle(request)
+    job = plan_run(request)
     fake = FakeTensorMode()
     prepared = prepare(job, device, narrator, fake=fake)
     resumes_at = _resumes_at(job, prepared)
@@ -92,7 +92,7 @@ def make_preview(request: TrainRequest, narrator: Narrator) -> Preview:
         return footprint(start, recipe, batch, device=device, precision=job.precision, data_bytes=data_bytes, fake=fake)
 
     before = after = take(prepared.start)
-    planned = stages(prepared.agenda, before.architecture)
+    planned = stages(prepared.growth_schedule, before.architecture)
     if planned:
         architecture = planned[-1].kept
         with fake:
@@ -190,7 +190,7 @@ def _set_keys(resolved: Resolved) -> dict[str, list[str]]:
 def figures(preview: Preview) -> Iterator[list[str]]:
     """Rows of name, figure at the start and, if the run grows, figure afterwards."""
     models = [preview.before, *([preview.after] if preview.planned else [])]
-    examples = piece_size(preview.job.recipe)
+    examples = microbatch_size(preview.job.recipe)
     yield ["layers", *(str(model.architecture.num_layers) for model in models)]
     yield ["parameters", *(format_count(model.parameters) for model in models)]
     yield ["FLOP per step", *(format_flops(model.flops_per_step) for model in models)]
@@ -233,7 +233,7 @@ def preview_document(preview: Preview) -> dict[str, Any]:
         "flops_per_step_after_growth": after.flops_per_step,
         "flops": preview.flops,
         "trial_flops": preview.trial_flops,
-        "piece_examples": piece_size(job.recipe),
+        "piece_examples": microbatch_size(job.recipe),
         "memory": before.memory.document(),
         "memory_after_growth": after.memory.document(),
         "memory_leaves_out": LEFT_OUT,

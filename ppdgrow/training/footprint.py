@@ -73,7 +73,7 @@ def footprint(
     Args:
         start: of fake tensors; its architecture has no tied pairs.
         recipe: of the run.
-        batch: one training batch, real or fake; what counts is its first and largest piece.
+        batch: one training batch, real or fake; what counts is its first and largest microbatch.
         device: of the model.
         precision: the working precision.
         data_bytes: what the data takes.
@@ -87,7 +87,7 @@ def footprint(
     try:
         model, optimizer = build(start, recipe, device, fake)
         with fake:
-            # A piece is a view of its batch, which is what the embedding keeps.
+            # A microbatch is a view of its batch, which is what the embedding keeps.
             inputs, targets = (
                 torch.empty(whole.shape, dtype=whole.dtype, device=device).tensor_split(train.accumulate)[0]
                 for whole in (batch.inputs, batch.targets)
@@ -115,8 +115,8 @@ def footprint(
     return Footprint(architecture, parameters, tokens, flops, memory, dict(model.state_dict()), moments)
 
 
-def piece_size(recipe: Recipe) -> int:
-    """Examples of the largest piece in which a batch is computed."""
+def microbatch_size(recipe: Recipe) -> int:
+    """Examples of the largest microbatch in which a batch is computed."""
     return -(-recipe.train.batch_size // recipe.train.accumulate)
 
 

@@ -24,7 +24,7 @@ class Next:
 
 
 @dataclass(frozen=True)
-class Agenda:
+class GrowthSchedule:
     """The growth entries of a run over steps `first + 1 .. last`."""
 
     entries: tuple[GrowthConfig, ...]
@@ -97,23 +97,25 @@ def _request(entry: GrowthConfig, candidate: Candidate) -> GrowthRequest:
     )
 
 
-def check_agenda(agenda: Agenda, architecture: Architecture) -> None:
+def check_growth_schedule(growth_schedule: GrowthSchedule, architecture: Architecture) -> None:
     """Refuse growths for which the run has no room, or that would not fit the model if all before were kept.
 
     Raises:
         ConfigError: names the entry, what was found and what was expected.
     """
-    free_from = agenda.first
-    for index, entry in enumerate(agenda.entries):
+    free_from = growth_schedule.first
+    for index, entry in enumerate(growth_schedule.entries):
         where = f"growth[{index}]"
         start = free_from if entry.at == "plateau" else entry.at
-        if start < agenda.first:
-            raise ConfigError(f"{where}.at is {start}, but the run starts at step {agenda.first}: choose a later step")
+        if start < growth_schedule.first:
+            raise ConfigError(
+                f"{where}.at is {start}, but the run starts at step {growth_schedule.first}: choose a later step"
+            )
         free_from = start + entry.trial.steps
-        if free_from > agenda.last:
+        if free_from > growth_schedule.last:
             raise ConfigError(
                 f"{where} needs {entry.trial.steps} steps for its trial, from step {start} at the earliest, but the "
-                f"run ends at step {agenda.last}: grow earlier, shorten trial.steps, or set more --steps"
+                f"run ends at step {growth_schedule.last}: grow earlier, shorten trial.steps, or set more --steps"
             )
         grown = architecture
         for request in reversed(requests_of(entry)):
@@ -124,13 +126,13 @@ def check_agenda(agenda: Agenda, architecture: Architecture) -> None:
         architecture = grown
 
 
-def check_examples(agenda: Agenda, examples: int) -> None:
+def check_examples(growth_schedule: GrowthSchedule, examples: int) -> None:
     """Refuse a twin rule that has too few validation examples for an interval.
 
     Raises:
         ConfigError: fewer than two.
     """
-    if examples < 2 and any(entry.trial.rule == "twin" for entry in agenda.entries):
+    if examples < 2 and any(entry.trial.rule == "twin" for entry in growth_schedule.entries):
         raise ConfigError(
             f"the twin rule needs at least 2 validation examples for its interval, found {examples}: raise "
             "train.eval_batches"

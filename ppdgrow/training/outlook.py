@@ -12,7 +12,7 @@ from ppdgrow.config.growth import GrowthConfig, shorten_entry
 from ppdgrow.optim.schedule import Schedule
 from ppdgrow.surgery import GrowthRequest, describe_positions, plan_growth, untie
 from ppdgrow.surgery.positions import resolve_positions
-from ppdgrow.training.growth_schedule import Agenda, requests_of
+from ppdgrow.training.growth_schedule import GrowthSchedule, requests_of
 
 
 @dataclass(frozen=True)
@@ -84,11 +84,11 @@ def _in_words(request: GrowthRequest, num_blocks: int) -> str:
     return f"{request.pairs} {kinds} pair{plural}, {position}, source {request.source or 'auto'}{scale}"
 
 
-def stages(agenda: Agenda, architecture: Architecture) -> list[Stage]:
-    """The growths of a run whose agenda was checked, as if each were kept; those at a plateau at the earliest."""
+def stages(growth_schedule: GrowthSchedule, architecture: Architecture) -> list[Stage]:
+    """The growths of a run whose schedule was checked, as if each were kept; those at a plateau at the earliest."""
     found: list[Stage] = []
-    free_from = agenda.first
-    for entry in agenda.entries:
+    free_from = growth_schedule.first
+    for entry in growth_schedule.entries:
         start = free_from if entry.at == "plateau" else entry.at
         free_from = start + entry.trial.steps
         requests = requests_of(entry)
@@ -99,13 +99,15 @@ def stages(agenda: Agenda, architecture: Architecture) -> list[Stage]:
     return found
 
 
-def run_flops(planned: Sequence[Stage], agenda: Agenda, architecture: Architecture, tokens_per_step: int) -> int:
+def run_flops(
+    planned: Sequence[Stage], growth_schedule: GrowthSchedule, architecture: Architecture, tokens_per_step: int
+) -> int:
     """FLOPs of all steps of a run, each growth being kept from its first step on."""
-    total, first = 0, agenda.first
+    total, first = 0, growth_schedule.first
     for stage in planned:
         total += (stage.start - first) * training_flops_per_token(stage.before)
         first, architecture = stage.start, stage.kept
-    return tokens_per_step * (total + (agenda.last - first) * training_flops_per_token(architecture))
+    return tokens_per_step * (total + (growth_schedule.last - first) * training_flops_per_token(architecture))
 
 
 def trial_flops(planned: Sequence[Stage], tokens_per_step: int) -> int:

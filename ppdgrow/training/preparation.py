@@ -36,7 +36,7 @@ from ppdgrow.training.context import (
     warn_of_changes,
 )
 from ppdgrow.training.disk_space import Space, space_of
-from ppdgrow.training.growth_schedule import Agenda, check_agenda, check_examples
+from ppdgrow.training.growth_schedule import GrowthSchedule, check_examples, check_growth_schedule
 from ppdgrow.training.outlook import phases
 from ppdgrow.training.output_folder import WAY_OUT, check_place, finished, holds_something, same_run
 from ppdgrow.training.recipe import default_folder, differing_keys, resolve_training, unused_keys
@@ -63,7 +63,7 @@ class TrainRequest:
 
 @dataclass(frozen=True)
 class Job:
-    """One run, settled but for its data: steps `first + 1 .. last` in a folder.
+    """One run, resolved but for its data: steps `first + 1 .. last` in a folder.
 
     `held` is the recipe by which the folder holds this run already, `final` its last checkpoint if it is finished.
     """
@@ -87,7 +87,7 @@ class Job:
         return "bf16" if self.recipe.train.precision == "bf16" else "fp32"
 
 
-def settle(request: TrainRequest) -> Job:
+def plan_run(request: TrainRequest) -> Job:
     """The run that is asked for, with its recipe and its folder.
 
     Raises:
@@ -150,7 +150,7 @@ class Prepared:
     job: Job
     start: Start
     model: Model
-    agenda: Agenda
+    growth_schedule: GrowthSchedule
     schedule: Schedule
     setting: Setting
     evaluation: Sequence[BatchLike]
@@ -161,7 +161,7 @@ def prepare(job: Job, device: torch.device, narrator: Narrator, *, fake: FakeTen
     """Open the data, build the model, and say what they are.
 
     Args:
-        job: from `settle`.
+        job: from `plan_run`.
         device: of the model.
         narrator: for what was adjusted, model and data.
         fake: makes it a dry run: the model has no memory, its precision is not measured, the data stays on the CPU.
@@ -171,15 +171,15 @@ def prepare(job: Job, device: torch.device, narrator: Narrator, *, fake: FakeTen
     """
     recipe, parent = job.recipe, job.parent
     dataset = open_dataset(recipe.data, task_of(recipe), None if parent is None else parent.checkpoint.tokenizer)
-    dataset.tell = narrator.now
+    dataset.report = narrator.now
     if parent is not None:
         check_input(dataset, parent)
     start = _start(job, dataset, fake)
-    agenda = Agenda(recipe.growth, job.first, job.last, recipe.train.eval_every)
-    check_agenda(agenda, start.architecture)
+    growth_schedule = GrowthSchedule(recipe.growth, job.first, job.last, recipe.train.eval_every)
+    check_growth_schedule(growth_schedule, start.architecture)
     schedule, notes = make_schedule(recipe.train, first=job.first, last=job.last, initial=start.lr_factor)
     notes = [*unused_keys(job.resolved, dataset), *notes, *_rewarming(job, schedule)]
-    model, _ = build(start, recipe, device, fake)  # each leg makes an optimizer of its own, with a state of its own
+    model, _ = build(start, recipe, device, fake)  # each trainer makes an optimizer of its own, with a state of its own
     data_device = device if fake is None else CPU
     dataset.batches("train", batch_size=recipe.train.batch_size, seed=recipe.train.seed, device=data_device)
     narrator.now("measuring the precision" if measures_precision(job, device) else "preparing the first step")
@@ -187,8 +187,8 @@ def prepare(job: Job, device: torch.device, narrator: Narrator, *, fake: FakeTen
     setting = Setting(data_device, job.precision, dataset, job.recipe)
     evaluation = setting.evaluation()
     examples = sum(len(batch.targets) for batch in evaluation)
-    check_examples(agenda, examples)
-    space = space_of(job.run, job.recipe, start, agenda, dataset, examples, device)
+    check_examples(growth_schedule, examples)
+    space = space_of(job.run, job.recipe, start, growth_schedule, dataset, examples, device)
     if fake is None:
         space.check()
     # Said when nothing stands in the way any more: what is refused is refused in one line.
@@ -196,7 +196,7 @@ def prepare(job: Job, device: torch.device, narrator: Narrator, *, fake: FakeTen
     for note in (*place, *notes, *_introduction(job, start, setting, device)):
         narrator.say(note)
     warn_of_changes(dataset, parent, narrator)
-    return Prepared(job, start, model, agenda, schedule, setting, evaluation, space)
+    return Prepared(job, start, model, growth_schedule, schedule, setting, evaluation, space)
 
 
 def build(start: Start, recipe: Recipe, device: torch.device, fake: FakeTensorMode | None) -> tuple[Model, NamedAdamW]:

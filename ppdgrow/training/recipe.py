@@ -17,7 +17,7 @@ from ppdgrow.data import Dataset, canonical_name, resolve_defaults
 from ppdgrow.errors import ConfigError
 from ppdgrow.training.context import Parent, inherited_values
 
-# Keys that say where a run finds things, in how many pieces it computes and what it keeps, not what it computes.
+# Keys that say where a run finds things, in how many microbatches it computes and what it keeps, not what it computes.
 NOT_IDENTITY = ("data.directory", "train.accumulate", "train.keep")
 # What a run that goes on takes from the new command: these, and another name of the same data.
 RENEWED = ("data.name", *NOT_IDENTITY)

@@ -67,15 +67,15 @@ class Recorder:
         for line in lines:
             if "validation" in line:
                 self.validation_loss = line["validation"]["loss"]
-                self._tell(line)
+                self._print_result(line)
         self._untold = None if not lines or "validation" in lines[-1] else lines[-1]
 
     def tell_last(self) -> None:
         """Say where a run stopped, if that step was not evaluated; the bar, which showed it, is gone."""
         if self._untold is not None:
-            self._tell(self._untold)
+            self._print_result(self._untold)
 
-    def _tell(self, line: dict[str, Any]) -> None:
+    def _print_result(self, line: dict[str, Any]) -> None:
         prefix = "" if self.label == "training" else f"{self.label}: "
         validation = f"val loss {line['validation']['loss']:.4f}  " if "validation" in line else ""
         self.narrator.say(

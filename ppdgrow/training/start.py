@@ -82,7 +82,7 @@ def resume(
     eval_every: int,
     dataset: Dataset,
     environment: Environment,
-    told: set[Environment],
+    reported: set[Environment],
     narrator: Narrator,
 ) -> tuple[Start, dict[str, Any] | None]:
     """The newest valid checkpoint of a run as a start, if it has one; metrics and lineage are trimmed to it.
@@ -95,7 +95,7 @@ def resume(
         eval_every: of the recipe.
         dataset: it must still be that of the checkpoint.
         environment: differences to that of the checkpoint are said.
-        told: environments whose differences were said already; that of the checkpoint is added.
+        reported: environments whose differences were said already; that of the checkpoint is added.
         narrator: for these, and for damage: checkpoints that are not whole, metrics that lost lines.
 
     Returns:
@@ -115,8 +115,8 @@ def resume(
         checkpoint = read_checkpoint(newest)
         say_stored_type(checkpoint, newest, narrator)
         state = checkpoint.state
-        if state.environment not in told:
-            told.add(state.environment)
+        if state.environment not in reported:
+            reported.add(state.environment)
             _note_environment(state.environment, environment, narrator)
         refuse_changed_data(dataset, state, run.path)
         start = start_from(checkpoint)

@@ -1,4 +1,4 @@
-"""A leg: training in one run folder from some start up to some step, with all that the legs of a run share."""
+"""A trainer: training in one run folder from some start up to some step, with all that the trainers of a run share."""
 
 from __future__ import annotations
 
@@ -25,10 +25,10 @@ from ppdgrow.training.start import Start, resume
 
 
 @dataclass(frozen=True)
-class Course:
-    """What all legs of a run share. `first` is the step before the run's first, `last` its last.
+class RunContext:
+    """What all trainers of a run share. `first` is the step before the run's first, `last` its last.
 
-    `told` are the environments of checkpoints whose differences were said: once, not again for each arm of a round.
+    `reported` are the environments of checkpoints whose differences were said: once, not again for each arm of a round.
     """
 
     setting: Setting
@@ -40,7 +40,7 @@ class Course:
     first: int
     last: int
     assignment: dict[str, str]
-    told: set[Environment] = field(default_factory=set)
+    reported: set[Environment] = field(default_factory=set)
 
     @property
     def recipe(self) -> Recipe:
@@ -57,28 +57,28 @@ class Course:
             eval_every=self.recipe.train.eval_every,
             dataset=self.setting.dataset,
             environment=self.environment,
-            told=self.told,
+            reported=self.reported,
             narrator=self.narrator,
         )
 
 
-class Leg:
+class Trainer:
     """A model in training in a run folder. `to` takes it to a later step, as often as wanted.
 
     Args:
-        course: of the run.
+        context: of the run.
         run: where metrics and checkpoints go.
         start: the state to go on from; it must be the newest one that `run` holds, or a new one.
         pair_lr: factor on the rate of the newest blocks.
         unfinished: the metrics line of the start's step, if its evaluation is still owed.
-        span: first and last step of the leg, for the progress display; those of the course if left out.
+        span: first and last step of the trainer, for the progress display; those of the context if left out.
         label: what it is called on the progress display.
         model: the start's model, if it is built already.
     """
 
     def __init__(
         self,
-        course: Course,
+        context: RunContext,
         run: RunFolder,
         start: Start,
         *,
@@ -88,10 +88,10 @@ class Leg:
         label: str = "training",
         model: Model | None = None,
     ) -> None:
-        self.course, self.run, self.label = course, run, label
-        self.first, self.last = span or (course.first, course.last)
+        self.context, self.run, self.label = context, run, label
+        self.first, self.last = span or (context.first, context.last)
         self._unfinished = unfinished
-        config, setting = course.recipe.train, course.setting
+        config, setting = context.recipe.train, context.setting
         model = model or build_model(start.architecture, start.tensors, setting.device)
         optimizer = make_optimizer(model, start, config)
         tokens = config.batch_size * tokens_per_example(start.architecture)
@@ -104,12 +104,12 @@ class Leg:
         self.engine = Engine(
             model,
             optimizer,
-            course.schedule,
+            context.schedule,
             new_factor=new_factor,
             batches=setting.dataset.batches(
                 "train", batch_size=config.batch_size, seed=config.seed, device=setting.device
             ),
-            evaluation=course.evaluation,
+            evaluation=context.evaluation,
             figures=setting.figures,
             config=config,
             device=setting.device,
@@ -118,21 +118,21 @@ class Leg:
             ledger=start.ledger,
             tokens_per_step=tokens,
             flops_per_step=tokens * training_flops_per_token(start.architecture),
-            stop=course.stop,
+            stop=context.stop,
         )
-        examples = sum(len(batch.targets) for batch in course.evaluation)
+        examples = sum(len(batch.targets) for batch in context.evaluation)
         self._recorder = Recorder(
             run=run,
             architecture=start.architecture,
-            environment=course.environment,
+            environment=context.environment,
             identity=lambda: setting.dataset.identity(examples),
             tokenizer=setting.dataset.tokenizer_json,
             keep=config.keep,
             first=self.first,
             last=self.last,
             label=label,
-            assignment=course.assignment,
-            narrator=course.narrator,
+            assignment=context.assignment,
+            narrator=context.narrator,
             engine=self.engine,
             owed=None if unfinished is None else start.step,
         )
@@ -143,11 +143,11 @@ class Leg:
         """The step at which the model stands."""
         return self.engine.step
 
-    def settle(self) -> None:
+    def finish_evaluation(self) -> None:
         """Make up for an evaluation of the current step that was interrupted, in the step's checkpoint too."""
         if self._unfinished is not None:
             self.to(self.step)
-            if self.step != self.course.last:  # there the engine saves by itself
+            if self.step != self.context.last:  # there the engine saves by itself
                 self._recorder.save()
 
     def save(self) -> None:
@@ -167,10 +167,10 @@ class Leg:
         """
         unfinished, self._unfinished = self._unfinished, None
         try:
-            with self.course.narrator.progress(self.last - self.first, self.label) as bar:
+            with self.context.narrator.progress(self.last - self.first, self.label) as bar:
                 self._recorder.bar, self._recorder.header = bar, header
                 self._recorder.show()
-                self.engine.run(step, self._recorder, unfinished=unfinished, closing=step == self.course.last)
+                self.engine.run(step, self._recorder, unfinished=unfinished, closing=step == self.context.last)
         except PPDGrowError:
             self._recorder.tell_last()
             raise

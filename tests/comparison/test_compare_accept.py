@@ -18,7 +18,7 @@ from ppdgrow.comparison.evaluation import EvaluationOptions
 from ppdgrow.comparison.history import RunHistory
 from ppdgrow.comparison.reading import read_history
 from ppdgrow.comparison.table import closing_lines, comparison_rows, criteria_rows
-from ppdgrow.comparison.twin import check_twin, doubts_of_twin
+from ppdgrow.comparison.twin import check_twin, warnings_of_twin
 from ppdgrow.console import Narrator
 from ppdgrow.errors import ConfigError, InvalidInputError
 from ppdgrow.growth.rules import Decision, PairedDifference
@@ -160,7 +160,7 @@ def test_a_twin_of_another_shape_is_refused(tmp_path: Path) -> None:
 )
 def test_what_is_doubted_of_a_twin(tmp_path: Path, of_twin: dict[str, Any], doubted: str | None) -> None:
     parent, trial, twin = map(read_history, family(tmp_path, **of_twin))
-    doubts = list(doubts_of_twin(parent, trial, twin))
+    doubts = list(warnings_of_twin(parent, trial, twin))
     assert len(doubts) == (doubted is not None)
     assert doubted is None or doubted in doubts[0]
 

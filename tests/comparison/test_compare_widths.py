@@ -34,10 +34,10 @@ def arms(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactor
 
 
 def shown(comparison: Comparison, width: int | None, monkeypatch: pytest.MonkeyPatch) -> None:
-    from ppdgrow.cli.compare import _tell
+    from ppdgrow.cli.compare import _print_result
 
     monkeypatch.setattr(Narrator, "width", property(lambda _: width))
-    _tell(comparison, Narrator())
+    _print_result(comparison, Narrator())
 
 
 def tables(comparison: Comparison, width: int | None) -> list[TextTable]:

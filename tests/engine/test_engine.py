@@ -135,7 +135,7 @@ def test_old_and_new_parameters_are_clipped_and_logged_apart() -> None:
 
 
 class Masked(Counting):
-    """Rows with very different numbers of targets, so that a plain mean over pieces would be wrong."""
+    """Rows with very different numbers of targets, so that a plain mean over microbatches would be wrong."""
 
     def at(self, step: int) -> ToyBatch:
         batch = super().at(step)
@@ -143,15 +143,15 @@ class Masked(Counting):
         return ToyBatch(batch.inputs, torch.where(taken, batch.targets, -100))
 
 
-@pytest.mark.parametrize("pieces", [2, 3, 4])
-def test_a_batch_in_pieces_has_the_gradient_and_the_loss_of_the_whole(pieces: int) -> None:
+@pytest.mark.parametrize("microbatches", [2, 3, 4])
+def test_a_batch_in_pieces_has_the_gradient_and_the_loss_of_the_whole(microbatches: int) -> None:
     def after(accumulate: int) -> tuple[float, dict[str, Tensor]]:
         engine, _ = engine_of(new_model().double(), accumulate=accumulate)
         loss = engine._backward(Masked().at(1), accumulate)
         return float(loss), {name: p.grad for name, p in engine.model.named_parameters() if p.grad is not None}
 
     loss, gradients = after(1)
-    found, added = after(pieces)
+    found, added = after(microbatches)
     assert found == pytest.approx(loss, rel=1e-12)
     assert all(torch.allclose(added[name], gradients[name], rtol=1e-9, atol=1e-12) for name in gradients)
 
@@ -284,18 +284,18 @@ class Hungry:
             )
 
 
-@pytest.mark.parametrize(("most", "pieces"), [(3, 2), (2, 2), (1, 4)])
-def test_out_of_memory_names_the_batch_and_what_was_tried_and_fits(most: int, pieces: int) -> None:
+@pytest.mark.parametrize(("most", "microbatches"), [(3, 2), (2, 2), (1, 4)])
+def test_out_of_memory_names_the_batch_and_what_was_tried_and_fits(most: int, microbatches: int) -> None:
     model = new_model()
     engine, log = engine_of(model)
     hungry = Hungry(model, most)
     with pytest.raises(
-        ConfigError, match=rf"out of memory at step 1 with train\.batch_size 4, 4 .*accumulate={pieces} "
+        ConfigError, match=rf"out of memory at step 1 with train\.batch_size 4, 4 .*accumulate={microbatches} "
     ):
         engine.run(40, log)
     assert hungry.seen[-1] <= most
     assert all(p.grad is None for p in model.parameters())
-    fitting, log = engine_of(new_model(), accumulate=pieces)
+    fitting, log = engine_of(new_model(), accumulate=microbatches)
     Hungry(fitting.model, most)  # type: ignore[arg-type]
     fitting.run(40, log)
     assert log.saved[-1] == 40

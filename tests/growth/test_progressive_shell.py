@@ -45,11 +45,11 @@ def fake_environment(folder: Path) -> dict[str, str]:
 
 @pytest.mark.slow
 def test_the_shell_loop_and_the_recipe_agree(ppdgrow: Command, tmp_path: Path) -> None:
-    (tmp_path / "ladder.yaml").write_text(RECIPE)
+    (tmp_path / "timeline.yaml").write_text(RECIPE)
     options = [*TINY, "-o", "train.lr=1e-2", "-o", "model.layers=2"]
-    ppdgrow("train --recipe ladder.yaml --steps 120 --out whole --quiet", *options)
+    ppdgrow("train --recipe timeline.yaml --steps 120 --out whole --quiet", *options)
 
-    settings = {"OUT": str(tmp_path / "steps"), "RECIPE": str(tmp_path / "ladder.yaml"), "STEPS": "120"}
+    settings = {"OUT": str(tmp_path / "steps"), "RECIPE": str(tmp_path / "timeline.yaml"), "STEPS": "120"}
     environment = fake_environment(tmp_path / "venv") | settings | {"ROUNDS": ROUNDS, "OPTIONS": " ".join(options)}
     script = ["sh", str(ROOT / "recipes" / "progressive.sh")]
     done = subprocess.run(script, env=environment, capture_output=True, text=True, cwd=tmp_path)

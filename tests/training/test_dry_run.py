@@ -230,8 +230,10 @@ def test_activations_of_linear_pairs_and_of_a_piece() -> None:
     batch = batch_of(architecture, 4)
     real = saved_bytes(real_model(architecture), batch.inputs, batch.targets, device=CPU, precision="fp32")
     assert fake_activations(architecture, "fp32", batch) == real
-    pieces = zip(batch.inputs.tensor_split(3), batch.targets.tensor_split(3), strict=True)
-    kept = [saved_bytes(real_model(architecture), *piece, device=CPU, precision="fp32") for piece in pieces]
+    microbatches = zip(batch.inputs.tensor_split(3), batch.targets.tensor_split(3), strict=True)
+    kept = [
+        saved_bytes(real_model(architecture), *microbatch, device=CPU, precision="fp32") for microbatch in microbatches
+    ]
     assert fake_activations(architecture, "fp32", batch, accumulate=3) == max(kept) < real
 
 

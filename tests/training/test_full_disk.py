@@ -51,7 +51,7 @@ def one_line(stderr: str) -> str:
     return lines[-1]
 
 
-@pytest.mark.parametrize(("line", "more"), [(TRAIN, TINY), (CLIMB, GROWTH)], ids=["train", "climb"])
+@pytest.mark.parametrize(("line", "more"), [(TRAIN, TINY), (CLIMB, GROWTH)], ids=["train", "progressive"])
 def test_a_disk_that_fills_up_at_any_write(
     ppdgrow: Command, disk: Disk, request: pytest.FixtureRequest, line: str, more: list[str]
 ) -> None:

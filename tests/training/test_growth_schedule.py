@@ -10,7 +10,7 @@ from ppdgrow.config.architecture import TokenInput, new_architecture
 from ppdgrow.config.growth import GrowthConfig
 from ppdgrow.config.schema import ModelConfig, Recipe
 from ppdgrow.errors import ConfigError
-from ppdgrow.training.growth_schedule import Agenda, check_agenda, is_plateau, requests_of
+from ppdgrow.training.growth_schedule import GrowthSchedule, check_growth_schedule, is_plateau, requests_of
 
 MODEL = new_architecture(
     ModelConfig(layers=2, width=16, heads=2), "lm", TokenInput(vocabulary_size=8, sequence_length=8)
@@ -22,12 +22,12 @@ def entry(at: int | str, steps: int = 10, **more: Any) -> GrowthConfig:
     return GrowthConfig.model_validate({"at": at, "trial": {"steps": steps}} | more)
 
 
-def agenda(*entries: GrowthConfig, first: int = 0, last: int = 100) -> Agenda:
-    return Agenda(entries, first, last, eval_every=10)
+def growth_schedule(*entries: GrowthConfig, first: int = 0, last: int = 100) -> GrowthSchedule:
+    return GrowthSchedule(entries, first, last, eval_every=10)
 
 
 def test_fixed_steps_come_in_their_order_and_then_the_end() -> None:
-    plan = agenda(entry(20), entry(50))
+    plan = growth_schedule(entry(20), entry(50))
     assert (plan.next(0, NONE, []).step, plan.next(0, NONE, []).growth) == (20, None)
     assert plan.next(20, NONE, []).growth == 0
     assert plan.next(30, frozenset({0}), []).step == 50
@@ -54,7 +54,7 @@ def test_a_plateau_is_so_many_evaluations_without_a_new_best(losses: list[float]
 
 
 def test_a_plateau_is_looked_for_at_each_evaluation_as_long_as_a_trial_fits() -> None:
-    plan = agenda(entry("plateau", patience=1), entry(60, steps=20))
+    plan = growth_schedule(entry("plateau", patience=1), entry(60, steps=20))
     assert plan.next(0, NONE, []).step == 10
     assert plan.next(10, NONE, [3.0]).step == 20
     assert plan.next(20, NONE, [3.0, 3.0]).growth == 0
@@ -69,7 +69,7 @@ def test_a_plateau_is_looked_for_at_each_evaluation_as_long_as_a_trial_fits() ->
 
 
 def test_two_plateaus_leave_room_for_both_trials() -> None:
-    plan = agenda(entry("plateau", steps=40), entry("plateau", steps=40))
+    plan = growth_schedule(entry("plateau", steps=40), entry("plateau", steps=40))
     falling = [9.0, 8.0]
     assert plan.next(10, NONE, falling[:1]).step == 20
     later = plan.next(20, NONE, falling)
@@ -111,12 +111,12 @@ def test_candidates_take_from_the_entry_what_they_leave_out() -> None:
 )
 def test_what_cannot_be_tried_is_refused_at_the_start(entries: list[GrowthConfig], message: str) -> None:
     with pytest.raises(ConfigError) as caught:
-        check_agenda(agenda(*entries), MODEL)
+        check_growth_schedule(growth_schedule(*entries), MODEL)
     assert message in str(caught.value)
 
 
 def test_a_place_that_an_earlier_growth_makes_is_fine() -> None:
-    check_agenda(agenda(entry(10, pairs=2), entry(30, position="4")), MODEL)
+    check_growth_schedule(growth_schedule(entry(10, pairs=2), entry(30, position="4")), MODEL)
 
 
 def test_growths_must_leave_room_for_each_other() -> None:

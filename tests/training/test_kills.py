@@ -14,7 +14,7 @@ def bench(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Bench]:
         yield made
 
 
-RANDOM = {"train": 6, "climb": 5, "grow-pair": 4, "resave": 2, "compare": 4}
+RANDOM = {"train": 6, "progressive": 5, "grow-pair": 4, "resave": 2, "compare": 4}
 
 # A scenario, and the operations before which it is killed, once for each kind.
 WINDOWS = {
@@ -50,7 +50,7 @@ def test_control_folders_that_are_written_in_place_are_found_out(bench: Bench, n
 @pytest.mark.slow
 @pytest.mark.parametrize("name", SCENARIOS)
 def test_many_kills_at_random_moments(bench: Bench, name: str) -> None:
-    random_kills(bench, name, 40 if name in ("train", "climb") else 16, seed=1)
+    random_kills(bench, name, 40 if name in ("train", "progressive") else 16, seed=1)
 
 
 @pytest.mark.slow

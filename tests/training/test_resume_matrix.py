@@ -33,7 +33,7 @@ from ppdgrow.engine.evaluate import BatchLike
 from ppdgrow.errors import StorageError
 from ppdgrow.growth import expansion
 from ppdgrow.seeding import generator
-from ppdgrow.training import trainer as leg
+from ppdgrow.training import trainer as trainer
 from ppdgrow.training.recorder import Recorder
 
 STEPS = 21
@@ -127,7 +127,7 @@ def _arm(stop: Stop, patch: pytest.MonkeyPatch) -> None:
         patch.setattr(evaluate, "evaluate_together", evaluating)
         patch.setattr(expansion, "evaluate_together", evaluating)
     elif stop.where == "built":
-        patch.setattr(leg, "set_rng_state", first(built))
+        patch.setattr(trainer, "set_rng_state", first(built))
     else:
         patch.setattr(Recorder, "save", first(save))
 
