@@ -31,7 +31,7 @@ from ppdgrow.comparison.command import CompareRequest
 from ppdgrow.comparison.command import compare as run_compare
 from ppdgrow.comparison.evaluation import EvaluationOptions
 from ppdgrow.comparison.output import OutputFiles
-from ppdgrow.config.growth import Method, Moments, Rule, Source
+from ppdgrow.config.growth import JudgingRule, Method, Moments, Source
 from ppdgrow.config.load import Layer, flat_keys, read_yaml
 from ppdgrow.console import Narrator
 from ppdgrow.engine.device import resolve_device
@@ -229,7 +229,7 @@ def compare(
     epsilon: float | None = None,
     twin: AnyPath | None = None,
     margin: float | None = None,
-    rule: Rule | None = None,
+    rule: JudgingRule | None = None,
     test: bool = False,
     plot: AnyPath | None = None,
     report: AnyPath | Sequence[AnyPath] = (),
@@ -270,7 +270,7 @@ def compare(
         epsilon=optional_number("epsilon", epsilon),
         twin=optional_path("twin", twin),
         margin=optional_number("margin", margin),
-        rule=optional_one_of("rule", rule, Rule),
+        rule=optional_one_of("rule", rule, JudgingRule),
         test=switch("test", test),
         files=OutputFiles(optional_path("plot", plot), tuple(path_of("report", page) for page in pages)),
         evaluation=EvaluationOptions(

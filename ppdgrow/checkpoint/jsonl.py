@@ -5,7 +5,7 @@ from __future__ import annotations
 import fcntl
 import json
 import os
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
@@ -15,11 +15,14 @@ from ppdgrow.checkpoint.files import one_line, refuse_lfs_pointer, strict_json
 from ppdgrow.checkpoint.records import CHECKS
 from ppdgrow.errors import InvalidInputError
 
+# What is wrong with a line after the line before it; None if nothing.
+Check = Callable[[Mapping[str, Any], Mapping[str, Any] | None], str | None]
 
-def read_jsonl(path: Path) -> list[dict[str, Any]]:
+
+def read_jsonl(path: Path, check: Check | None = None) -> list[dict[str, Any]]:
     """All whole lines; an absent file has none, and a last line without its newline is left out.
 
-    Those of `metrics.jsonl` and `growth.jsonl` hold what `records` says.
+    Those of `metrics.jsonl` hold what `records` says; `check` says what is wrong with a line of another log.
 
     Raises:
         InvalidInputError: any other line is not a JSON object, or not one of this log, or it is a git-lfs pointer.
@@ -33,7 +36,7 @@ def read_jsonl(path: Path) -> list[dict[str, Any]]:
     except OSError as error:
         raise InvalidInputError(f"cannot read {str(path)!r}: {error.strerror}; check the run folder") from None
     refuse_lfs_pointer(path, data)
-    check = CHECKS.get(path.name)
+    check = check or CHECKS.get(path.name)
     lines: list[dict[str, Any]] = []
     for number, line in enumerate(data[: data.rfind(b"\n") + 1].splitlines(), start=1):
         document, found = _parse(line)

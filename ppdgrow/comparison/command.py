@@ -10,7 +10,7 @@ from ppdgrow.comparison.compare import Comparison, compare_runs
 from ppdgrow.comparison.decide import DecisionRequest, decide, evaluation_flags, refuse_without
 from ppdgrow.comparison.evaluation import EvaluationOptions, with_test
 from ppdgrow.comparison.output import OutputFiles
-from ppdgrow.config.growth import Rule
+from ppdgrow.config.growth import JudgingRule
 from ppdgrow.console import Narrator
 
 
@@ -31,7 +31,7 @@ class CompareRequest:
     epsilon: float | None = None
     twin: Path | None = None
     margin: float | None = None
-    rule: Rule | None = None
+    rule: JudgingRule | None = None
     test: bool = False
     files: OutputFiles = field(default_factory=OutputFiles)
     evaluation: EvaluationOptions = field(default_factory=EvaluationOptions)

@@ -15,7 +15,7 @@ from ppdgrow.comparison.figures import ComparedArm, ComparedRun, compared_arms
 from ppdgrow.comparison.history import join_seeds
 from ppdgrow.config.state import Cost
 from ppdgrow.errors import ConfigError, InvalidInputError
-from ppdgrow.growth.rules import Decision
+from ppdgrow.training.acceptance import Decision
 
 EQUAL_BUDGET_NOTE = (
     "at equal FLOPs or wall-clock the run that costs more is read in mid-course, before its learning rate has "

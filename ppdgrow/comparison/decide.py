@@ -27,11 +27,11 @@ from ppdgrow.comparison.twin import (
     difference_to_twin,
     warnings_of_twin,
 )
-from ppdgrow.config.growth import Rule, TrialConfig
+from ppdgrow.config.growth import JudgingRule, TrialConfig
 from ppdgrow.config.state import Cost
 from ppdgrow.console import Narrator
 from ppdgrow.errors import ConfigError
-from ppdgrow.growth.rules import PARENT_RULE_NOTE, Decision
+from ppdgrow.training.acceptance import PARENT_RULE_NOTE, Decision
 
 
 @dataclass(frozen=True)
@@ -50,7 +50,7 @@ class DecisionRequest:
     paths: Sequence[Path]
     epsilon: float | None = None
     twin: Path | None = None
-    rule: Rule | None = None
+    rule: JudgingRule | None = None
     margin: float | None = None
     evaluation: EvaluationOptions = field(default_factory=EvaluationOptions)
 

@@ -12,7 +12,7 @@ from ppdgrow.config.architecture import Architecture
 from ppdgrow.console import Narrator
 from ppdgrow.engine.evaluate import Evaluation
 from ppdgrow.errors import ConfigError
-from ppdgrow.growth.rules import PairedDifference, paired_difference
+from ppdgrow.training.acceptance import PairedDifference, paired_difference
 from ppdgrow.training.context import changed_data, load_parent, say_stored_type
 
 # Recipe keys that may differ: the depth, what speaks of grown parameters alone, or changes no number of the training.

@@ -22,7 +22,7 @@ from ppdgrow.checkpoint import (
     read_state,
     write_checkpoint,
 )
-from ppdgrow.checkpoint.events import growth_entries
+from ppdgrow.checkpoint.events import growth_entries, read_events
 from ppdgrow.config.architecture import Architecture
 from ppdgrow.config.state import DataIdentity, Environment, Ledger, TrainerState
 from ppdgrow.console import Narrator, ProgressBar
@@ -152,5 +152,5 @@ def train_document(run: RunFolder, folder: Path) -> dict[str, Any]:
         "flops": state.ledger.flops,
         "tokens": state.ledger.tokens,
         "trials": state.ledger.trials.model_dump(),
-        "growth": growth_entries(read_jsonl(run.growth_path)),
+        "growth": growth_entries(read_events(run.growth_path)),
     }

@@ -21,7 +21,7 @@ from ppdgrow.comparison.table import closing_lines, comparison_rows, criteria_ro
 from ppdgrow.comparison.twin import check_twin, warnings_of_twin
 from ppdgrow.console import Narrator
 from ppdgrow.errors import ConfigError, InvalidInputError
-from ppdgrow.growth.rules import Decision, PairedDifference
+from ppdgrow.training.acceptance import Decision, PairedDifference
 
 
 def decided(paths: Sequence[Path], **changes: Any) -> Comparison:

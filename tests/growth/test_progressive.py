@@ -21,16 +21,16 @@ from equality import events, result, same
 from test_story import damage
 
 from ppdgrow.checkpoint import RunFolder, read_checkpoint, read_config, read_jsonl, read_state
-from ppdgrow.checkpoint.events import own_events
+from ppdgrow.checkpoint.events import own_events, read_events
 from ppdgrow.cli import build_app
 from ppdgrow.cli.app import run
 from ppdgrow.data import Split
 from ppdgrow.data.batches import Batch, Batches
 from ppdgrow.errors import StorageError
 from ppdgrow.growth import round
-from ppdgrow.growth import trials as arms
-from ppdgrow.growth.rules import Decision
+from ppdgrow.growth import trials
 from ppdgrow.optim.adamw import NamedAdamW
+from ppdgrow.training.acceptance import Decision
 from ppdgrow.training.start import Start, start_from
 
 ROOT = Path(__file__).parents[2]
@@ -65,7 +65,7 @@ def line(learned: Path) -> str:
 
 def own(run: str) -> list[dict[str, Any]]:
     """The events of the run itself, not of its ancestors."""
-    return own_events(events(run))
+    return [event.document() for event in own_events(read_events(Path(run, "growth.jsonl")))]
 
 
 def decisions(run: str) -> list[dict[str, Any]]:
@@ -107,7 +107,7 @@ def test_control_a_trace_would_be_seen(
     def shifted(self: Batches, step: int) -> Batch:
         return draw(self, step + (308 <= step <= 310))
 
-    monkeypatch.setattr(arms, "start_from", incomplete)
+    monkeypatch.setattr(trials, "start_from", incomplete)
     if left_out == "position":
         monkeypatch.setattr(Batches, "at", shifted)
     ppdgrow(f"{line} --out tried", *growing(HARMFUL))
@@ -322,7 +322,7 @@ def test_a_run_that_dies_while_it_writes_a_decision_decides_the_same(
         raise StorageError("no space left")
 
     with monkeypatch.context() as patch:
-        patch.setattr(arms if where == "write_expansion" else round, where, fail)
+        patch.setattr(trials if where == "write_expansion" else round, where, fail)
         ppdgrow(f"{line} --out broken", *growing(*ROUNDS), code=6)
     ppdgrow(f"{line} --out broken", *growing(*ROUNDS))
     assert same(result("broken"), result("whole"))
