@@ -11,16 +11,15 @@ Keys and events that this version does not know are kept. A line holds the keys 
 
 from __future__ import annotations
 
-import json
 import re
 from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Annotated, Any, ClassVar, Literal
 
-from pydantic import BaseModel, ConfigDict, Field, ValidationError
+from pydantic import Field, ValidationError
 
-from ppdgrow.atomic import write_file
-from ppdgrow.checkpoint.jsonl import append_jsonl, read_jsonl
+from ppdgrow.checkpoint.jsonl import append_jsonl, read_jsonl, write_jsonl
+from ppdgrow.config.base import Frozen
 from ppdgrow.config.state import Cost, Count, Finite
 from ppdgrow.errors import InvalidInputError
 
@@ -28,8 +27,8 @@ BLOCK_ID = re.compile(r"[lp][1-9][0-9]{0,8}")
 Names = Annotated[list[str], Field(max_length=2**17)]
 
 
-class _Line(BaseModel):
-    model_config = ConfigDict(extra="allow", strict=True, frozen=True)
+class _Line(Frozen, extra="allow"):
+    pass
 
 
 class Event(_Line):
@@ -42,7 +41,7 @@ class Event(_Line):
     until: Count | None = None
     trial: str | None = None
     decision: str | None = None
-    ids: Names = []
+    ids: Names = Field([])
 
     @property
     def decided(self) -> int:
@@ -134,15 +133,15 @@ class GrowEvent(SurgeryEvent):
 
     event: Literal["grow"] = "grow"
     method: str | None = None
-    kinds: Names = []
+    kinds: Names = Field([])
     position: str | None = None
-    positions: list[Count] = []
+    positions: list[Count] = Field([])
     source: str | None = None
     theta_0: str | None = None
     scale: Finite | None = None
     moments: str | None = None
     seed: int | None = None
-    theta_sha256: dict[str, str] = {}
+    theta_sha256: dict[str, str] = Field({})
 
     def line(self) -> str:
         if not self.is_kept:
@@ -327,7 +326,7 @@ def write_events(path: Path, events: Iterable[Event]) -> None:
     Raises:
         StorageError: the file system refused.
     """
-    write_file(path, "".join(json.dumps(event.document(), allow_nan=False) + "\n" for event in events))
+    write_jsonl(path, [event.document() for event in events])
 
 
 def lineage_up_to(path: Path, step: int) -> list[Event]:

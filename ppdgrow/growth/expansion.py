@@ -9,7 +9,7 @@ from typing import Any
 
 from ppdgrow.accounting import count_parameters, flops_per_token, half_steps
 from ppdgrow.atomic import write_file
-from ppdgrow.checkpoint import Checkpoint, RunFolder, append_jsonl, weight_files, write_checkpoint
+from ppdgrow.checkpoint import Checkpoint, RunFolder, append_jsonl, write_checkpoint
 from ppdgrow.checkpoint.events import CheckEvent, GrowEvent, RemoveEvent, SurgeryEvent, append_events
 from ppdgrow.config.architecture import Architecture
 from ppdgrow.config.growth import METHODS
@@ -189,9 +189,7 @@ def write_expansion(parent: Parent, expansion: Expansion, run: RunFolder, measur
         append_jsonl(fresh.metrics_path, parent.metrics())
         append_events(fresh.growth_path, lineage)
         write_file(fresh.card_path, model_card(run.path.name, child.architecture, state, lineage, recipe))
-        write_checkpoint(
-            fresh.checkpoint_path(parent.step), replace(child, state=state), assignment=weight_files(parent.folder)
-        )
+        write_checkpoint(fresh.checkpoint_path(parent.step), replace(child, state=state))
     return event
 
 

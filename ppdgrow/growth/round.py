@@ -12,7 +12,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
-from ppdgrow.checkpoint import RunFolder, append_jsonl, read_checkpoint, read_jsonl, weight_files, write_checkpoint
+from ppdgrow.checkpoint import RunFolder, append_jsonl, read_checkpoint, read_jsonl, write_checkpoint
 from ppdgrow.checkpoint.events import (
     CheckEvent,
     DecisionEvent,
@@ -27,9 +27,8 @@ from ppdgrow.errors import ConfigError
 from ppdgrow.growth.trials import TrialRun, TrialRuns
 from ppdgrow.surgery import GrowthRequest
 from ppdgrow.training.acceptance import RULES, Decision, paired_difference
-from ppdgrow.training.context import load_parent
+from ppdgrow.training.context import RunContext, load_parent
 from ppdgrow.training.growth_schedule import requests_of
-from ppdgrow.training.trainer import RunContext
 
 
 @dataclass(frozen=True)
@@ -155,11 +154,7 @@ class Round:
         lines = [line for line in read_jsonl(winner.run.metrics_path) if line["step"] > self.parent.step]
         append_jsonl(self.run.metrics_path, lines)
         append_events(self.run.growth_path, self._events(winner, trials, twin))
-        write_checkpoint(
-            self.run.checkpoint_path(self.end),
-            replace(checkpoint, state=state),
-            assignment=weight_files(self.parent.folder),
-        )
+        write_checkpoint(self.run.checkpoint_path(self.end), replace(checkpoint, state=state))
         self.run.prune(self.context.recipe.train.keep)
         shutil.rmtree(self.runs.folder, ignore_errors=True)
 

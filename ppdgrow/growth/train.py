@@ -6,7 +6,7 @@ import shutil
 from typing import Any
 
 from ppdgrow.atomic import write_file
-from ppdgrow.checkpoint import append_jsonl, read_config, read_state, weight_files
+from ppdgrow.checkpoint import append_jsonl, read_config, read_state
 from ppdgrow.checkpoint.events import DivergedEvent, TrainEvent, append_events, read_events, write_events
 from ppdgrow.config.load import dump, recipe_hash
 from ppdgrow.console import Narrator, format_count, format_flops, format_seconds
@@ -17,13 +17,13 @@ from ppdgrow.growth.progressive import ProgressiveRun
 from ppdgrow.growth.timeline import ledger_line
 from ppdgrow.provenance import provenance
 from ppdgrow.training.acceptance import CAUTION, RULES
+from ppdgrow.training.context import RunContext
 from ppdgrow.training.model_card import model_card
 from ppdgrow.training.output_folder import holds_something
 from ppdgrow.training.preparation import Job, Prepared, TrainRequest, check_length, plan_run, prepare
 from ppdgrow.training.recipe import LENGTH, RENEWED
 from ppdgrow.training.recorder import train_document
-from ppdgrow.training.start import Start, warn_of_lost_lines
-from ppdgrow.training.trainer import RunContext
+from ppdgrow.training.start import Start, resume, warn_of_lost_lines
 
 __all__ = ["TrainRequest", "train"]
 
@@ -41,7 +41,9 @@ def train(request: TrainRequest, narrator: Narrator) -> dict[str, Any]:
     if job.final is not None:
         _tidy(job)
         try:
-            warn_of_lost_lines(job.run, job.last, first=job.first, narrator=narrator)
+            warn_of_lost_lines(
+                job.run, job.last, first=job.first, evaluated=True, config=job.recipe.train, narrator=narrator
+            )
         except InvalidInputError as error:  # nothing is to be done any more that needs the log
             narrator.warn(str(error))
         narrator.say(f"already finished: step {job.last} is in {job.run.path}")
@@ -63,8 +65,6 @@ def train(request: TrainRequest, narrator: Narrator) -> dict[str, Any]:
             stop=stop,
             narrator=narrator,
             first=job.first,
-            last=job.last,
-            assignment={} if job.parent is None else weight_files(job.parent.folder),
         )
         if not holds_something(job.run):
             _create_folder(job, prepared.start)
@@ -135,11 +135,11 @@ def _without_comment(line: str) -> str:
 
 def _train_to_the_end(job: Job, context: RunContext, prepared: Prepared) -> None:
     """From the newest checkpoint of the folder, or from the start, with the growths of the schedule."""
-    start, unfinished = context.resume(job.run, prepared.start, first=job.first)
+    start = resume(context, job.run, prepared.start)
     model = prepared.model if start is prepared.start else None
     run = ProgressiveRun(context, job.run, prepared.growth_schedule, prepared.start.architecture.num_layers)
     try:
-        run.finish(start, model, unfinished)
+        run.finish(start, model)
     except DivergedError as error:
         if error.step is not None:
             append_events(job.run.growth_path, [DivergedEvent(step=error.step, until=error.step + 1)])
