@@ -302,21 +302,22 @@ def test_the_test_split_stays_untouched(ppdgrow: Command, line: str, monkeypatch
     ppdgrow(f"{line} --out run", *growing(KEPT))
 
 
-@both_rounds
 @pytest.mark.parametrize(
-    ("step", "occurrence"),
+    ("rounds", "step", "occurrence"),
     [
-        *[(307, 1), (309, 2), (309, 3), (314, 1), (316, 2)],
-        *(pytest.param(*more, marks=pytest.mark.slow) for more in [(308, 1), (310, 1), (311, 1), (314, 2), (317, 1)]),
+        *[(ROUNDS, *more) for more in [(307, 1), (309, 2), (309, 3), (314, 1), (316, 2)]],
+        *[(UNJUDGED, *more) for more in [(309, 1), (314, 1)]],
+        *(
+            pytest.param(ROUNDS, *more, marks=pytest.mark.slow)
+            for more in [(308, 1), (310, 1), (311, 1), (314, 2), (317, 1)]
+        ),
     ],
-    ids=lambda value: str(value),
+    ids=lambda value: {ROUNDS: "judged", UNJUDGED: "unjudged"}.get(value, str(value)),
 )
 def test_a_run_stopped_anywhere_in_its_rounds_decides_the_same(
     ppdgrow: Command, line: str, stop_at: Callable[..., None], step: int, occurrence: int, rounds: tuple[str, ...]
 ) -> None:
     """Judged, steps 308 to 310 are drawn by the twin, then by two trials; 313 to 316 by the twin and one trial."""
-    if rounds is UNJUDGED and occurrence > 1:
-        pytest.skip("each step is drawn once")
     ppdgrow(f"{line} --out whole", *growing(*rounds))
     stop_at(step, signal.SIGTERM, occurrence)
     stopped = ppdgrow(f"{line} --out broken", *growing(*rounds), code=143)
