@@ -35,7 +35,7 @@ class ProgressBar:
         self._first: tuple[float, int, float] | None = None
 
     def update(self, completed: int, **fields: Any) -> None:
-        """Move to `completed`; figures are shown beside it, of `tokens` (a running count) how many there are a second."""
+        """Move to `completed`, with figures to show beside it; `tokens` is a running count, shown per second."""
         if self._display is None or self._task is None:
             return
         now, tokens = time.monotonic(), float(fields.pop("tokens", None) or 0)
