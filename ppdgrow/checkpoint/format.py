@@ -17,7 +17,7 @@ import torch
 from pydantic import BaseModel, ValidationError
 from torch import Tensor
 
-from ppdgrow.atomic import format_bytes, free_bytes, new_folder, sha256_file, storage_errors
+from ppdgrow.atomic import free_bytes, new_folder, sha256_file, storage_errors
 from ppdgrow.checkpoint.files import invalid, json_text, one_line, plain_file, read_json, readable
 from ppdgrow.checkpoint.shards import (
     INDEX,
@@ -36,6 +36,7 @@ from ppdgrow.config.architecture import Architecture
 from ppdgrow.config.state import TrainerState
 from ppdgrow.errors import InvalidInputError, StorageError
 from ppdgrow.nn.model import check_shapes
+from ppdgrow.units import format_bytes
 
 MANIFEST = "manifest.json"
 CONFIG = "config.json"

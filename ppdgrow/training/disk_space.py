@@ -10,7 +10,7 @@ from pathlib import Path
 
 import torch
 
-from ppdgrow.atomic import format_bytes, free_bytes, storage_errors
+from ppdgrow.atomic import free_bytes, storage_errors
 from ppdgrow.checkpoint import Checkpoint, RunFolder
 from ppdgrow.checkpoint.format import checkpoint_bytes
 from ppdgrow.config.architecture import Architecture
@@ -23,6 +23,7 @@ from ppdgrow.nn.model import tensor_shapes
 from ppdgrow.training.growth_schedule import GrowthSchedule
 from ppdgrow.training.outlook import stages
 from ppdgrow.training.start import Start
+from ppdgrow.units import format_bytes
 
 
 @dataclass(frozen=True)
