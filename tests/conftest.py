@@ -14,7 +14,7 @@ from ppdgrow.cli import build_app
 from ppdgrow.cli.app import run
 from ppdgrow.data import Split
 from ppdgrow.data.batches import Batch, Batches
-from ppdgrow.data.stdlib import Stdlib
+from ppdgrow.data.named import Stdlib
 
 _SOURCES: dict[str, bytes] = {}
 

@@ -110,12 +110,13 @@ def metrics_faults(run: str, last: int, *, eval_every: int, evaluated: bool = Tr
     Args:
         run: the folder.
         last: the last step that must be there.
-        eval_every: of the recipe; at its multiples, and at `last`, a line has figures.
+        eval_every: of the recipe; its multiples, and `last`, have a second line with figures.
         evaluated: whether that holds for `last` too, as for a finished run.
     """
     data = (Path(run) / "metrics.jsonl").read_bytes()
     faults = [] if data.endswith(b"\n") else ["the last line is cut"]
-    steps = []
+    steps: list[int] = []
+    evaluated_steps: list[int] = []
     for number, text in enumerate(data.splitlines(), start=1):
         try:
             line = json.loads(text, parse_constant=_refuse)
@@ -123,10 +124,13 @@ def metrics_faults(run: str, last: int, *, eval_every: int, evaluated: bool = Tr
         except (ValueError, TypeError, KeyError) as error:
             faults.append(f"line {number}: {error}")
             continue
-        steps.append(step)
-        due = step % eval_every == 0 or step == last
-        if ("validation" in line) != due and (evaluated or step != last):
-            faults.append(f"line {number}: validation {'missing' if due else 'not due'}")
+        own = "train_loss" in line
+        (steps if own else evaluated_steps).append(step)
+        if not own and (steps[-1:] != [step] or "validation" not in line):
+            faults.append(f"line {number}: not the validation of the step before it")
+    due = [step for step in range(1, last + 1) if step % eval_every == 0 or step == last]
+    if evaluated_steps != due and (evaluated or evaluated_steps != due[:-1]):
+        faults.append(f"validation at steps {evaluated_steps}, due at {due}")
     return faults if steps == list(range(1, last + 1)) else [*faults, f"steps {steps}"]
 
 

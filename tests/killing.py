@@ -54,8 +54,8 @@ def _scenario(line: str, *options: str, out: str | None = "r", interrupted: int 
 
 SCENARIOS = {
     "train": _scenario(TRAIN, *TINY),
-    # an evaluation in the midst of the run is owed; and that of the last step, which is then saved a second time
-    "owed": _scenario(TRAIN, *TINY, interrupted=2),
+    # an evaluation in the midst of the run was interrupted; and that of the last step, which is saved a second time
+    "unevaluated": _scenario(TRAIN, *TINY, interrupted=2),
     "resave": _scenario(TRAIN, *TINY, "-o", "train.keep=1", interrupted=5),
     "progressive": _scenario("train s --steps 13 --quiet --out r -o", GROWTH),
     "trial-last": _scenario("train s --steps 5 --quiet --out r -o", LAST),
@@ -146,13 +146,15 @@ def newest_step(run: Path) -> int | None:
 
 
 def check_metrics(path: Path) -> None:
-    """Every line but a cut last one is an object, and the steps go up one by one."""
+    """Every line but a cut last one is an object, the steps go up one by one, an evaluation follows its step."""
     if not path.exists():
         return
     whole, _, _ = path.read_bytes().rpartition(b"\n")
     lines = [json.loads(line) for line in whole.splitlines()]
-    steps = [line["step"] for line in lines]
+    steps = [line["step"] for line in lines if "train_loss" in line]
     assert steps == list(range(1, len(steps) + 1)), steps
+    order = [(line["step"], "validation" in line) for line in lines]
+    assert order == sorted(set(order)), order
 
 
 def check_checkpoints(run: Path) -> None:

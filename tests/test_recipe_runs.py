@@ -12,7 +12,7 @@ from synthetic_wikitext import write_wikitext
 import ppdgrow
 from ppdgrow.checkpoint import read_jsonl
 from ppdgrow.config.load import read_yaml
-from ppdgrow.data import cifar10
+from ppdgrow.data.named import Cifar10
 
 ROOT = Path(__file__).parent.parent
 RECIPES = sorted((ROOT / "recipes").glob("*.yaml"))
@@ -45,7 +45,7 @@ def _tiny_data(request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pyte
     """A stand-in for WikiText-2, and a few of the real images of CIFAR-10, for the recipes that name them."""
     monkeypatch.chdir(tmp_path)
     if read_yaml(request.getfixturevalue("path"))["data.name"] == "cifar10":
-        monkeypatch.setattr(cifar10, "_rows", FEW_IMAGES.__getitem__)
+        monkeypatch.setattr(Cifar10, "rows", FEW_IMAGES)
         monkeypatch.setenv("PPDGROW_DATA", str(request.getfixturevalue("real_data")))
     else:
         monkeypatch.setenv("PPDGROW_DATA", str(write_wikitext(tmp_path / "data")))

@@ -11,7 +11,7 @@ from ppdgrow.checkpoint.format import (
     read_state,
     write_checkpoint,
 )
-from ppdgrow.checkpoint.jsonl import append_jsonl, lines_up_to, read_jsonl, truncate_jsonl
+from ppdgrow.checkpoint.jsonl import append_jsonl, lines_up_to, read_jsonl, truncate_metrics, write_jsonl
 from ppdgrow.checkpoint.runs import RunFolder, locate_checkpoint, read_located
 from ppdgrow.checkpoint.shards import weight_files
 
@@ -27,7 +27,8 @@ __all__ = [
     "read_jsonl",
     "read_located",
     "read_state",
-    "truncate_jsonl",
+    "truncate_metrics",
     "weight_files",
     "write_checkpoint",
+    "write_jsonl",
 ]

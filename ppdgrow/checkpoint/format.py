@@ -9,7 +9,7 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -27,6 +27,7 @@ from ppdgrow.checkpoint.shards import (
     read_safetensors,
     read_weights,
     tensor_headers,
+    weight_files,
     weight_layout,
     write_safetensors,
     write_weights,
@@ -42,10 +43,9 @@ STATE = "trainer_state.json"
 TOKENIZER = "tokenizer.json"
 FORMAT = 1
 SHARD_BYTES = 5_000_000_000
-STEP_NAME = re.compile(r"step-[0-9]+")
+STEP_NAME = re.compile(r"step-([0-9]{8}|[1-9][0-9]{8,})")
 SHA256 = re.compile(r"[0-9a-f]{64}")
 FLOATING = ("F32", "BF16", "F16", "F64")
-MOMENT_KEYS = ("exp_avg", "exp_avg_sq", "step")
 SAFETENSORS_NAMES = {torch.uint8: "U8", torch.float16: "F16", torch.bfloat16: "BF16", torch.float64: "F64"}
 _Model = TypeVar("_Model", bound=BaseModel)
 
@@ -54,9 +54,10 @@ _Model = TypeVar("_Model", bound=BaseModel)
 class Checkpoint:
     """A model in training, as named tensors on the CPU.
 
-    `moments` holds optimizer state by parameter name (`exp_avg`, `exp_avg_sq`, `step`), `rng` the random streams
-    by name, `tokenizer` the JSON of the tokenizer, None where the data needs no file for it, `stored` the type of the
-    weights in the file that they were read from.
+    `moments` holds optimizer state by parameter name and key (AdamW: `exp_avg`, `exp_avg_sq`, `step`), `rng` the random
+    streams by name, `tokenizer` the JSON of the tokenizer, None where the data needs no file for it. Of the file that
+    the weights were read from, `stored` is their type, `shards` which file holds which tensor, empty for a single one:
+    a tensor keeps its shard for life.
     """
 
     architecture: Architecture
@@ -66,22 +67,18 @@ class Checkpoint:
     state: TrainerState
     tokenizer: str | None
     stored: torch.dtype = torch.float32
+    shards: Mapping[str, str] = field(default_factory=dict)
 
 
-def write_checkpoint(
-    folder: Path,
-    checkpoint: Checkpoint,
-    *,
-    shard_bytes: int = SHARD_BYTES,
-    assignment: Mapping[str, str] | None = None,
-) -> None:
-    """Write a checkpoint folder, whole or not at all.
+def step_of(folder: Path) -> int:
+    """The step that the name of a checkpoint folder says."""
+    return int(folder.name.removeprefix("step-"))
 
-    Args:
-        folder: the checkpoint folder; replaced if it exists.
-        checkpoint: what to write.
-        shard_bytes: larger weights are cut into shards.
-        assignment: shard files of tensors that already have one (see `shards`).
+
+def write_checkpoint(folder: Path, checkpoint: Checkpoint, *, shard_bytes: int = SHARD_BYTES) -> None:
+    """Write a checkpoint folder, whole or not at all; one that exists is replaced.
+
+    Weights larger than `shard_bytes` are cut into shards.
 
     Raises:
         StorageError: not enough space, or the file system refused; what was there is as it was.
@@ -93,9 +90,7 @@ def write_checkpoint(
         _write_json(temporary / CONFIG, checkpoint.architecture.model_dump(mode="json"))
         _write_json(temporary / STATE, checkpoint.state.model_dump(mode="json"))
         write_safetensors(trainer, temporary / TRAINER_TENSORS)
-        files += write_weights(
-            checkpoint.tensors, temporary, shard_bytes=shard_bytes, assignment=dict(assignment or {})
-        )
+        files += write_weights(checkpoint.tensors, temporary, shard_bytes=shard_bytes, assignment=checkpoint.shards)
         if checkpoint.tokenizer is not None:
             (temporary / TOKENIZER).write_text(checkpoint.tokenizer, encoding="utf-8", newline="")
             files.append(TOKENIZER)
@@ -109,7 +104,7 @@ def write_checkpoint(
 def _trainer_tensors(checkpoint: Checkpoint) -> dict[str, Tensor]:
     tensors = {f"rng.{name}": state for name, state in checkpoint.rng.items()}
     for name, moments in checkpoint.moments.items():
-        tensors |= {f"{key}.{name}": moments[key] for key in MOMENT_KEYS}
+        tensors |= {f"{key}.{name}": tensor for key, tensor in moments.items()}
     return tensors
 
 
@@ -188,6 +183,7 @@ def read_checkpoint(folder: Path, *, optimizer: bool = True) -> Checkpoint:
         read_state(folder),
         _read_tokenizer(folder),
         next((tensor.dtype for tensor in tensors.values()), torch.float32),
+        weight_files(folder),
     )
 
 
@@ -202,7 +198,7 @@ def verify(folder: Path) -> None:
     _verify_bytes(folder)
     architecture = read_config(folder)
     state = read_state(folder)
-    if STEP_NAME.fullmatch(folder.name) and int(folder.name.removeprefix("step-")) != state.step:
+    if STEP_NAME.fullmatch(folder.name) and step_of(folder) != state.step:
         raise invalid(folder / STATE, f"step is {state.step}, expected that of the folder's name")
     _read_tokenizer(folder)
     listed = _listed_files(folder)
@@ -212,22 +208,16 @@ def verify(folder: Path) -> None:
             raise invalid(folder / name, f"not listed in {MANIFEST}")
     weights = {name: header for headers in layout.values() for name, header in headers.items()}
     _verify_fit(folder / next(iter(layout)), architecture, weights)
-    moments: dict[str, int] = {}
     for key, header in tensor_headers(folder / TRAINER_TENSORS).items():
         kind, _, name = key.partition(".")
-        if kind in MOMENT_KEYS and name in weights:
-            shape = () if kind == "step" else weights[name].shape
-            if header.dtype not in FLOATING or (header.shape != shape and kind != "step"):
-                raise invalid(
-                    folder / TRAINER_TENSORS,
-                    f"{key!r} is {header.dtype} {header.shape}, expected floating point {shape}",
-                )
-            moments[name] = moments.get(name, 0) + 1
-        elif kind != "rng":
+        if kind == "rng":
+            continue
+        if name not in weights:
             raise invalid(folder / TRAINER_TENSORS, f"unexpected tensor {key!r}")
-    for name, count in moments.items():
-        if count != len(MOMENT_KEYS):
-            raise invalid(folder / TRAINER_TENSORS, f"incomplete optimizer state of {name!r}")
+        shape = () if kind == "step" else weights[name].shape
+        if header.dtype not in FLOATING or header.shape != shape:
+            found = f"{key!r} is {header.dtype} {header.shape}, expected floating point {shape}"
+            raise invalid(folder / TRAINER_TENSORS, found)
 
 
 def _verify_fit(path: Path, architecture: Architecture, weights: Mapping[str, TensorHeader]) -> None:

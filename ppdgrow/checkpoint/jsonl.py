@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import fcntl
 import json
+import math
 import os
+import reprlib
 from collections.abc import Iterable, Mapping
 from contextlib import suppress
 from pathlib import Path
@@ -12,14 +14,17 @@ from typing import Any
 
 from ppdgrow.atomic import storage_errors, write_file
 from ppdgrow.checkpoint.files import one_line, refuse_lfs_pointer, strict_json
-from ppdgrow.checkpoint.records import CHECKS
+from ppdgrow.checkpoint.records import check_event
 from ppdgrow.errors import InvalidInputError
+
+LARGEST_STEP = 2**62
+METRICS_FIGURES = ("lr", "grad_norm", "grad_norm_new", "flops", "tokens")
 
 
 def read_jsonl(path: Path) -> list[dict[str, Any]]:
     """All whole lines; an absent file has none, and a last line without its newline is left out.
 
-    Those of `metrics.jsonl` and `growth.jsonl` hold what `records` says.
+    Those of `metrics.jsonl` and `growth.jsonl` are checked: keys that no reader uses are left alone.
 
     Raises:
         InvalidInputError: any other line is not a JSON object, or not one of this log, or it is a git-lfs pointer.
@@ -93,6 +98,15 @@ def _cut_partial_line(file: Any) -> None:
     file.truncate(file.read().rfind(b"\n") + 1)
 
 
+def write_jsonl(path: Path, lines: Iterable[Mapping[str, Any]]) -> None:
+    """Replace a log by these lines, at once.
+
+    Raises:
+        StorageError: the file system refused.
+    """
+    write_file(path, "".join(json.dumps(line, allow_nan=False) + "\n" for line in lines))
+
+
 def lines_up_to(path: Path, step: int) -> list[dict[str, Any]]:
     """The lines up to and including a step.
 
@@ -105,13 +119,52 @@ def lines_up_to(path: Path, step: int) -> list[dict[str, Any]]:
     return [line for line in lines if line["step"] <= step]
 
 
-def truncate_jsonl(path: Path, step: int) -> None:
-    """Keep the lines up to and including a step, atomically; an absent file stays absent.
+def truncate_metrics(path: Path, step: int, *, evaluated: bool) -> None:
+    """Keep the metrics up to and including a step; of that step the figures only if its checkpoint has them too.
 
     Raises:
         InvalidInputError: a line is not valid or has no step.
         StorageError: the file system refused.
     """
     lines = lines_up_to(path, step)
+    if not evaluated:  # the process died before it saved them; older versions wrote them into the step's own line
+        lines = [
+            {key: value for key, value in line.items() if key != "validation" or line["step"] < step}
+            for line in lines
+            if line["step"] < step or "train_loss" in line
+        ]
     if path.exists():
-        write_file(path, "".join(json.dumps(line) + "\n" for line in lines))
+        write_jsonl(path, lines)
+
+
+def _check_metrics(line: Mapping[str, Any], before: Mapping[str, Any] | None) -> str | None:
+    """What is wrong with a line of `metrics.jsonl` after the line before it; None if nothing.
+
+    A step has a line of its own, and, where it was evaluated, a second one with its figures. Older versions wrote them
+    into the first.
+    """
+    step, is_evaluation = line.get("step"), line.get("validation") is not None and "train_loss" not in line
+    if type(step) is not int or not 0 <= step < LARGEST_STEP:
+        return f"step is {reprlib.repr(step)}, expected a whole number"
+    if before is not None and (step, is_evaluation) <= (before["step"], "validation" in before):
+        return f"step {step} follows step {before['step']}, expected rising steps"
+    validation, timing = line.get("validation"), line.get("timing")
+    for key, value in (("validation", validation), ("timing", timing)):
+        if value is not None and not isinstance(value, dict):
+            return f"{key} is {reprlib.repr(value)}, expected an object"
+    figures = {} if is_evaluation else {"train_loss": line.get("train_loss")}
+    figures |= {key: line[key] for key in METRICS_FIGURES if line.get(key) is not None}
+    if validation is not None:
+        figures["validation.loss"] = validation.get("loss")
+    if timing is not None and timing.get("seconds") is not None:
+        figures["timing.seconds"] = timing["seconds"]
+    wrong = next((f"{key} is {reprlib.repr(value)}" for key, value in figures.items() if not _is_finite(value)), None)
+    return wrong and f"{wrong}, expected a finite number"
+
+
+def _is_finite(value: Any) -> bool:
+    # type() and not isinstance(): True is no figure. A whole number may be too large for a float.
+    return (type(value) is float and math.isfinite(value)) or (type(value) is int and abs(value) < 1 << 1000)
+
+
+CHECKS = {"metrics.jsonl": _check_metrics, "growth.jsonl": check_event}

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import fcntl
 import os
-import re
 import secrets
 import shutil
 from collections.abc import Callable, Iterator
@@ -14,13 +13,12 @@ from pathlib import Path
 from typing import TypeVar
 
 from ppdgrow.atomic import OWN_PREFIX, new_folder, storage_errors, sweep_leftovers
-from ppdgrow.checkpoint.format import MANIFEST, read_state, verify
+from ppdgrow.checkpoint.format import MANIFEST, STEP_NAME, read_state, step_of, verify
 from ppdgrow.errors import ConfigError, InvalidInputError, StorageError
 
 LOCK = ".lock"
 MOST_LOOKS = 50
 Result = TypeVar("Result")
-STEP_NAME = re.compile(r"step-([0-9]{8}|[1-9][0-9]{8,})")
 
 
 @dataclass(frozen=True)
@@ -78,7 +76,7 @@ class RunFolder:
         if not folder.is_dir():
             return []
         found = [entry for entry in folder.iterdir() if STEP_NAME.fullmatch(entry.name) and entry.is_dir()]
-        return sorted(found, key=_step)
+        return sorted(found, key=step_of)
 
     def newest_valid(self, skipped: list[str] | None = None) -> Path | None:
         """The newest checkpoint that holds up against its manifest; why newer ones do not goes into `skipped`.
@@ -112,7 +110,7 @@ class RunFolder:
             with suppress(InvalidInputError):
                 figures = read_state(folder).validation
                 if figures is not None:
-                    losses.append((figures.loss, _step(folder), folder))
+                    losses.append((figures.loss, step_of(folder), folder))
         return next((folder for _, _, folder in sorted(losses) if _is_whole(folder)), None)
 
     def prune(self, keep: int) -> None:
@@ -208,10 +206,6 @@ class RunFolder:
 
 def _taken(run: Path) -> ConfigError:
     return ConfigError(f"another process is writing {str(run)!r}: wait for it, or choose another --out")
-
-
-def _step(folder: Path) -> int:
-    return int(folder.name.removeprefix("step-"))
 
 
 def _is_whole(folder: Path) -> bool:

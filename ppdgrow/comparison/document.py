@@ -12,7 +12,6 @@ from ppdgrow.comparison.figures import ComparedArm
 from ppdgrow.comparison.spikes import SpikeCounts
 from ppdgrow.statistics import Estimate
 
-
 # The keys of an arm and of a run, as they are written.
 ARM_KEYS = (
     *("name", "runs", "seeds", "paired_seeds", "left_out", "loss", "accuracy", "train_loss", "test_loss"),

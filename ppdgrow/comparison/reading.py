@@ -26,9 +26,7 @@ from ppdgrow.checkpoint.events import lineage_up_to
 from ppdgrow.comparison.history import (
     READ,
     Evaluated,
-    FloatArray,
     GrowthEvent,
-    IntArray,
     Metrics,
     RunHistory,
 )
@@ -142,61 +140,31 @@ def _read_recipe(path: Path) -> Recipe | None:
 
 
 def _read_metrics(path: Path, last: int) -> Metrics:
-    lines = read_jsonl(path)
-    steps = _steps(lines, path)
-    kept = int(np.searchsorted(steps, last, side="right"))
-    lines, steps = lines[:kept], steps[:kept]
-    if not lines:
+    columns: dict[str, list[float]] = {"step": [], "train_loss": [], "grad_norm": [], "grad_norm_new": []}
+    evaluations = []
+    flops = 0.0
+    for number, line in enumerate(read_jsonl(path), start=1):
+        if line["step"] > last:
+            break
+        if "train_loss" in line:
+            flops = _finite(line.get("flops"), "flops", path, number)
+            for key, column in columns.items():
+                column.append(math.nan if line.get(key) is None else line[key])
+        # The figures of a step whose own line is lost have no cost.
+        if line.get("validation") is not None and columns["step"][-1:] == [line["step"]]:
+            try:
+                figures = Validation.model_validate(line["validation"])
+            except ValidationError as error:
+                raise _broken(path, number, error, "validation") from None
+            seconds = (line.get("timing") or {}).get("seconds")
+            evaluations.append(Evaluated(line["step"], figures, flops, None if seconds is None else float(seconds)))
+    if not columns["step"]:
         raise InvalidInputError(
             f"{str(path)!r} has no steps up to step {last}: expected one line per optimizer step; train the run first"
         )
-    flops = _column(lines, "flops", path, required=True)
-    evaluations = []
-    for index, line in enumerate(lines):
-        if line.get("validation") is None:
-            continue
-        try:
-            figures = Validation.model_validate(line["validation"])
-        except ValidationError as error:
-            raise _broken(path, index + 1, error, "validation") from None
-        seconds = _seconds(line, path, index + 1)
-        evaluations.append(Evaluated(int(steps[index]), figures, float(flops[index]), seconds))
-    return Metrics(
-        steps=steps,
-        train_loss=_column(lines, "train_loss", path, required=True),
-        grad_norm=_column(lines, "grad_norm", path),
-        grad_norm_new=_column(lines, "grad_norm_new", path),
-        evaluations=tuple(evaluations),
-    )
-
-
-def _steps(lines: Sequence[dict[str, Any]], path: Path) -> IntArray:
-    steps: list[int] = []
-    for number, line in enumerate(lines, start=1):
-        step = line.get("step")
-        if type(step) is not int or not 0 <= step < 2**62:
-            raise _bad_line(path, number, f"step is {reprlib.repr(step)}, expected a whole number")
-        if steps and step <= steps[-1]:
-            raise _bad_line(path, number, f"step {step} follows step {steps[-1]}, expected rising steps")
-        steps.append(step)
-    return np.array(steps, dtype=np.int64)
-
-
-def _column(lines: Sequence[dict[str, Any]], key: str, path: Path, *, required: bool = False) -> FloatArray:
-    values = []
-    for number, line in enumerate(lines, start=1):
-        value = line.get(key)
-        if value is None and not required:
-            values.append(math.nan)
-            continue
-        values.append(_finite(value, key, path, number))
-    return np.array(values, dtype=np.float64)
-
-
-def _seconds(line: dict[str, Any], path: Path, number: int) -> float | None:
-    timing = line.get("timing")
-    value = timing.get("seconds") if isinstance(timing, dict) else None
-    return None if value is None else _finite(value, "timing.seconds", path, number)
+    steps = np.array(columns.pop("step"), dtype=np.int64)
+    arrays = {key: np.array(column, dtype=np.float64) for key, column in columns.items()}
+    return Metrics(steps=steps, evaluations=tuple(evaluations), **arrays)
 
 
 def _finite(value: Any, key: str, path: Path, number: int) -> float:

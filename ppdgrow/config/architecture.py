@@ -7,36 +7,32 @@ from __future__ import annotations
 
 from typing import Annotated, Any, Literal
 
-from pydantic import BaseModel, ConfigDict, Field, TypeAdapter, model_validator
+from pydantic import Field, TypeAdapter, model_validator
 
+from ppdgrow.config.base import Frozen, PositiveInt
 from ppdgrow.config.kinds import FAMILIES, Family, Task, branches_of
 from ppdgrow.config.schema import ModelConfig, StreamName
 
 PairState = Literal["tied", "untied"]
-Size = Annotated[int, Field(ge=1, le=2**40)]
 
 
-class _Frozen(BaseModel):
-    model_config = ConfigDict(extra="forbid", strict=True, frozen=True, allow_inf_nan=False)
-
-
-class TokenInput(_Frozen):
+class TokenInput(Frozen):
     """Sequences of token ids, `(B, T)`, `T` at most `sequence_length`."""
 
     kind: Literal["tokens"] = "tokens"
-    vocabulary_size: Size
-    sequence_length: Size
+    vocabulary_size: PositiveInt
+    sequence_length: PositiveInt
 
 
-class ImageInput(_Frozen):
+class ImageInput(Frozen):
     """Images `(B, channels, height, width)`, cut into square patches."""
 
     kind: Literal["images"] = "images"
-    channels: Size
-    height: Size
-    width: Size
-    patch_size: Size
-    num_classes: Size
+    channels: PositiveInt
+    height: PositiveInt
+    width: PositiveInt
+    patch_size: PositiveInt
+    num_classes: PositiveInt
 
     @model_validator(mode="after")
     def _check_patches(self) -> ImageInput:
@@ -53,18 +49,18 @@ class ImageInput(_Frozen):
         return (self.height // self.patch_size) * (self.width // self.patch_size)
 
 
-class VectorInput(_Frozen):
+class VectorInput(Frozen):
     """Plain vectors, `(B, features)`."""
 
     kind: Literal["vectors"] = "vectors"
-    features: Size
-    num_classes: Size
+    features: PositiveInt
+    num_classes: PositiveInt
 
 
 InputSpec = TokenInput | ImageInput | VectorInput
 
 
-class BlockSpec(_Frozen):
+class BlockSpec(Frozen):
     """One entry of the block list.
 
     A `layer` is one ordinary block of the model's stream; a `pair` counts as two layers. `born` is the
@@ -84,20 +80,20 @@ class BlockSpec(_Frozen):
         return self
 
 
-class Architecture(_Frozen):
+class Architecture(Frozen):
     """Everything that decides the names and shapes of a model's tensors and the function they compute."""
 
     format: Literal[1] = 1
     family: Family
     stream: StreamName
     task: Task
-    width: Size
-    heads: Size
-    ffn_multiplier: Size
+    width: PositiveInt
+    heads: PositiveInt
+    ffn_multiplier: PositiveInt
     norm: Literal["layer", "rms"]
     dropout: Annotated[float, Field(ge=0.0, lt=1.0)]
     tie_embeddings: bool
-    kernel_size: Size = 4
+    kernel_size: PositiveInt = 4
     input: Annotated[InputSpec, Field(discriminator="kind")]
     blocks: Annotated[tuple[BlockSpec, ...], Field(strict=False, min_length=1, max_length=65536)]
 

@@ -1,16 +1,16 @@
-"""What the schema expects, in words, and what is wrong with a value, in one line."""
+"""What the schema expects, in words, and what is wrong with a value, in one line.
+
+Types, bounds and descriptions are those of pydantic's JSON schema of the recipe.
+"""
 
 from __future__ import annotations
 
 import difflib
-import types
 from collections.abc import Iterator, Mapping
-from typing import Annotated, Any, Literal, Union, get_args, get_origin
+from functools import cache
+from typing import Any
 
-import annotated_types
-from pydantic import BaseModel, ValidationError
-from pydantic.fields import FieldInfo
-from pydantic_core import PydanticUndefined
+from pydantic import ValidationError
 
 from ppdgrow.config.growth import GrowthConfig
 from ppdgrow.config.schema import Recipe, recipe_keys
@@ -19,12 +19,13 @@ from ppdgrow.config.yaml12 import format_value
 _LONGEST_VALUE = 60
 _QUOTED = " (in quotes if it looks like a number or null)"
 _ASTRONOMIC = 2**40
-_BOUNDS = (
-    (annotated_types.Gt, "gt", "greater than"),
-    (annotated_types.Ge, "ge", "of at least"),
-    (annotated_types.Lt, "lt", "less than"),
-    (annotated_types.Le, "le", "at most"),
-)
+_BOUNDS = {
+    "exclusiveMinimum": "greater than",
+    "minimum": "of at least",
+    "exclusiveMaximum": "less than",
+    "maximum": "at most",
+}
+Schema = Mapping[str, Any]
 
 
 def unknown_key(key: str, source: str) -> str:
@@ -65,21 +66,21 @@ def setting_of_flag(flag: str) -> str | None:
 
 def key_table() -> Iterator[tuple[str, str, str, str]]:
     """Every recipe key, those of a `growth:` entry among them: name, default, expected values, meaning."""
-    yield from _rows(Recipe, "", Recipe())
+    yield from _rows(_schema(), "", {})
 
 
-def _rows(section: type[BaseModel], prefix: str, defaults: BaseModel | None) -> Iterator[tuple[str, str, str, str]]:
-    for name, field in section.model_fields.items():
-        key, annotation = f"{prefix}{name}", field.annotation
-        default = field.default if defaults is None else getattr(defaults, name)
-        if isinstance(annotation, type) and issubclass(annotation, BaseModel):
-            yield from _rows(annotation, f"{key}.", default)
+def _rows(section: Schema, prefix: str, defaults: Schema) -> Iterator[tuple[str, str, str, str]]:
+    for name, field in section["properties"].items():
+        key, default = f"{prefix}{name}", defaults.get(name, field.get("default"))
+        inner = _resolve(field)
+        if "properties" in inner:
+            yield from _rows(inner, f"{key}.", default)
             continue
-        words = "a list" if default == () else _describe(annotation, list(field.metadata), every_bound=False)
-        shown = "required" if default is PydanticUndefined else format_value(default)
-        yield key, shown, words.replace(_QUOTED, ""), field.description or ""
+        words = "a list" if default == [] else _describe(field, every_bound=False).replace(_QUOTED, "")
+        shown = "required" if name in section.get("required", ()) else format_value(default)
+        yield key, shown, words, field.get("description", "")
         if key == "growth":
-            yield from _rows(GrowthConfig, "growth[].", None)
+            yield from _rows(_resolve(field["items"]), "growth[].", {})
 
 
 def explain(error: ValidationError, values: Mapping[str, Any], sources: Mapping[str, str]) -> str:
@@ -91,103 +92,78 @@ def explain(error: ValidationError, values: Mapping[str, Any], sources: Mapping[
         sources: where each of them came from.
     """
     first = error.errors(include_url=False)[0]
-    if first["loc"][:1] == ("growth",):
-        return explain_growth(first, sources["growth"])
-    key = ".".join(str(part) for part in first["loc"][:2])
     own = first.get("ctx", {}).get("error") if first["type"] == "value_error" else None
+    every_bound = first["type"].startswith("less_than")
+    if first["loc"][:1] == ("growth",):
+        return _explain_growth(first, own, every_bound, sources["growth"])
+    key = ".".join(map(str, first["loc"][:2]))
+    section, _, name = key.partition(".")
     if key not in values:
         return str(own or first["msg"])
-    source = sources[key]
-    way_out = f"from {source}; the default is {format_value(recipe_keys()[key])}"
+    way_out = f"from {sources[key]}; the default is {format_value(recipe_keys()[key])}"
     if own is not None:
         return f"{key}: {own} ({way_out})"
-    words = expected(key, every_bound=first["type"].startswith("less_than"))
+    words = _describe(_resolve(_schema()["properties"][section])["properties"][name], every_bound)
     return f"{key}: found {shorten(values[key])}, expected {words} ({way_out})"
 
 
-def explain_growth(first: Mapping[str, Any], source: str) -> str:
+def _explain_growth(first: Mapping[str, Any], own: object, every_bound: bool, source: str) -> str:
     """The first thing that is wrong within `growth:`, with the place of it, such as `growth[0].trial.steps`."""
-    where, metadata = "growth", list[Any]()
-    annotation: Any = Recipe.model_fields["growth"].annotation
+    where, schema = "growth", _schema()["properties"]["growth"]
     for part in first["loc"][1:]:
-        fields = getattr(annotation, "model_fields", {})
+        keys = _resolve(schema).get("properties", {})
         if isinstance(part, int):
-            where, annotation, metadata = f"{where}[{part}]", get_args(annotation)[0], []
-            annotation = get_args(annotation)[0] if get_origin(annotation) is tuple else annotation
-        elif part in fields:
-            where, annotation, metadata = f"{where}.{part}", fields[part].annotation, list(fields[part].metadata)
-            options = [option for option in get_args(annotation) if get_origin(option) is tuple]
-            annotation = options[0] if options else annotation
+            where, schema = f"{where}[{part}]", schema["items"]
+        elif part in keys:
+            options = keys[part].get("anyOf", ())
+            where, schema = f"{where}.{part}", next((option for option in options if "items" in option), keys[part])
         elif first["type"] == "extra_forbidden":
             if part in GrowthConfig.model_fields:
                 return f"{where}.{part} in {source}: {part} belongs to the growth entry, not to a part of it"
-            nearest = difflib.get_close_matches(part, fields, n=1, cutoff=0.0)[0]
+            nearest = difflib.get_close_matches(part, keys, n=1, cutoff=0.0)[0]
             return f"unknown recipe key {shorten(f'{where}.{part}')} in {source} (did you mean {nearest!r}?)"
     if first["type"] == "missing":
-        return f"{where} is missing in {source}: expected {_describe(annotation, metadata, False)}"
-    own = first.get("ctx", {}).get("error") if first["type"] == "value_error" else None
+        return f"{where} is missing in {source}: expected {_describe(schema, every_bound)}"
     if own is not None:
         return f"{where}: {own} (from {source})"
-    words = _describe(annotation, metadata, first["type"].startswith("less_than"))
-    return f"{where}: found {shorten(first['input'])}, expected {words} (from {source})"
+    return f"{where}: found {shorten(first['input'])}, expected {_describe(schema, every_bound)} (from {source})"
 
 
 def shorten(value: Any) -> str:
     """`repr`, cut if it is long; None, true and false as in the file."""
-    if value is None:
-        return "null"
-    if isinstance(value, bool):
-        return "true" if value else "false"
-    text = repr(value)
+    text = format_value(value) if value is None or isinstance(value, bool) else repr(value)
     return text if len(text) <= _LONGEST_VALUE else f"{text[: _LONGEST_VALUE - 3]}..."
 
 
-def expected(key: str, *, every_bound: bool = True) -> str:
-    """The range of a dotted key in words, such as `a number greater than 0`.
-
-    Args:
-        key: a valid recipe key.
-        every_bound: also name upper bounds that nobody meets in practice.
-    """
-    section, _, name = key.partition(".")
-    section_type = Recipe.model_fields[section].annotation
-    field: FieldInfo = section_type.model_fields[name]  # type: ignore[union-attr]
-    return _describe(field.annotation, list(field.metadata), every_bound)
+@cache
+def _schema() -> Schema:
+    return Recipe.model_json_schema()
 
 
-def _describe(annotation: Any, metadata: list[Any], every_bound: bool) -> str:
-    origin, arguments = get_origin(annotation), get_args(annotation)
-    if origin is Annotated:
-        inner = [item for extra in arguments[1:] for item in getattr(extra, "metadata", [extra])]
-        return _describe(arguments[0], [*metadata, *inner], every_bound)
-    if origin in (Union, types.UnionType):
-        options = [_describe(item, metadata, every_bound) for item in arguments if item is not type(None)]
-        return " or ".join([*options, "null"] if type(None) in arguments else options)
-    if origin is Literal:
-        words = ", ".join(str(argument) for argument in arguments)
-        return words if len(arguments) == 1 else f"one of {words}"
-    if origin is tuple and arguments[-1] is Ellipsis:
-        return f"a list with, for each entry, {_describe(arguments[0], [], every_bound)}"
-    if origin is tuple:
-        return f"a list of {len(arguments)} values, each {_describe(arguments[0], [], every_bound)}"
-    if hasattr(annotation, "model_fields"):
-        return f"keys such as {', '.join(list(annotation.model_fields)[:3])}, each with its value"
-    if annotation is bool:
-        return "true or false"
-    if annotation is str:
-        return f"text{_QUOTED}"
-    return f"a {'whole number' if annotation is int else 'number'}{_range(metadata, every_bound)}"
+def _resolve(schema: Schema) -> Schema:
+    return _schema()["$defs"][schema["$ref"].rpartition("/")[2]] if "$ref" in schema else schema
 
 
-def _range(metadata: list[Any], every_bound: bool) -> str:
-    words = []
-    for bound in metadata:
-        for kind, attribute, phrase in _BOUNDS:
-            limit = getattr(bound, attribute) if isinstance(bound, kind) else None
-            if limit is not None and (every_bound or limit < _ASTRONOMIC):
-                words.append(f"{phrase} {_number(limit)}")
-    return f" {' and '.join(words)}" if words else ""
-
-
-def _number(bound: Any) -> str:
-    return f"{bound:g}" if isinstance(bound, float) else str(bound)
+def _describe(schema: Schema, every_bound: bool) -> str:
+    """Such as `a number greater than 0`; with `every_bound` also upper bounds that nobody meets in practice."""
+    schema = _resolve(schema)
+    if "anyOf" in schema:
+        return " or ".join(_describe(option, every_bound) for option in schema["anyOf"])
+    if "enum" in schema:
+        return f"one of {', '.join(map(str, schema['enum']))}"
+    if "const" in schema:
+        return str(schema["const"])
+    if "properties" in schema:
+        return f"keys such as {', '.join(list(schema['properties'])[:3])}, each with its value"
+    if "prefixItems" in schema:
+        values = schema["prefixItems"]
+        return f"a list of {len(values)} values, each {_describe(values[0], every_bound)}"
+    if "items" in schema:
+        return f"a list with, for each entry, {_describe(schema['items'], every_bound)}"
+    bounds = [
+        f"{phrase} {f'{limit:g}' if isinstance(limit, float) else limit}"
+        for limit, phrase in ((schema.get(name), phrase) for name, phrase in _BOUNDS.items())
+        if limit is not None and (every_bound or limit < _ASTRONOMIC)
+    ]
+    words = {"boolean": "true or false", "string": f"text{_QUOTED}", "integer": "a whole number", "null": "null"}
+    return f"{words.get(schema['type'], 'a number')} {' and '.join(bounds)}".rstrip()

@@ -7,8 +7,8 @@ from typing import Annotated, Any, Literal, get_args
 
 from pydantic import AfterValidator, Field, field_validator, model_validator
 
+from ppdgrow.config.base import Frozen, PositiveInt
 from ppdgrow.config.kinds import PAIR_NAMES, PairName
-from ppdgrow.config.section import PositiveInt, Section
 
 Source = Literal["copy", "slice", "random"]
 Method = Literal["pair", "zero", "copy", "fresh"]
@@ -46,7 +46,7 @@ def _check_scale(scale: float) -> float:
 Scale = Annotated[float, AfterValidator(_check_scale)]
 
 
-class TrialConfig(Section):
+class TrialConfig(Frozen):
     """How a growth is tried: for how many steps, and what it must reach to be kept."""
 
     steps: PositiveInt = Field(100, description="optimizer steps of the trial")
@@ -55,7 +55,7 @@ class TrialConfig(Section):
     margin: float = Field(0.01, description="nats that it may lose against the twin; negative: must gain")
 
 
-class OnReject(Section):
+class OnReject(Frozen):
     """What follows a rejection: the growth is taken out, or tried again at a lower rate first."""
 
     remove: bool = Field(False, description="take the growth out at once")
@@ -74,7 +74,7 @@ class OnReject(Section):
         return self
 
 
-class Candidate(Section):
+class Candidate(Frozen):
     """One of several ways to grow at one point; a key left out is that of the growth entry."""
 
     pair: tuple[PairName, ...] | None = Field(None, strict=False)
@@ -93,7 +93,7 @@ class Candidate(Section):
         return growth_short_forms({"pair": data} if isinstance(data, list) else data)
 
 
-class GrowthConfig(Section):
+class GrowthConfig(Frozen):
     """One point at which the run tries to grow."""
 
     at: PositiveInt | Literal["plateau"] = Field(description="step, or when the validation loss levels off")

@@ -40,11 +40,7 @@ class Resolved:
     sources: dict[str, str]
 
     def replace(self, values: Mapping[str, Any], source: str) -> Resolved:
-        """The recipe with some values changed, for those filled in from the data or measured.
-
-        Raises:
-            ConfigError: as `resolve`.
-        """
+        """The recipe with some values changed, for those filled in from the data or measured."""
         return _overlay(flatten(self.recipe.model_dump()), self.sources, [Layer(source, values)])
 
 
@@ -78,10 +74,7 @@ def flat_keys(document: Mapping[str, Any], where: str) -> dict[str, Any]:
     for section, content in document.items():
         if section in Recipe.model_fields and content is None:
             continue
-        nested = isinstance(content, Mapping) and section != "growth"
-        for key, value in (
-            {f"{section}.{name}": item for name, item in content.items()} if nested else {section: content}
-        ).items():
+        for key, value in flatten({section: content}).items():
             if key in flat:
                 raise ConfigError(f"{where}: {key!r} is given twice, with a dot and in its section: leave one out")
             flat[key] = value
@@ -89,11 +82,7 @@ def flat_keys(document: Mapping[str, Any], where: str) -> dict[str, Any]:
 
 
 def read_run_recipe(path: Path) -> dict[str, Any]:
-    """The recipe of a run folder, as `read_yaml`; a key that is younger than the run has the value that it acted by.
-
-    Raises:
-        ConfigError: as `read_yaml`.
-    """
+    """The recipe of a run folder, as `read_yaml`; a key that is younger than the run has the value that it acted by."""
     return _BEFORE | read_yaml(path)
 
 

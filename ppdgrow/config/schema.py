@@ -2,18 +2,19 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Annotated, Any, Literal
 
 from pydantic import Field, field_validator, model_validator
 
+from ppdgrow.config.base import Fraction, Frozen, NonNegativeInt, PositiveInt
 from ppdgrow.config.growth import GrowthConfig
 from ppdgrow.config.kinds import Family, Task
-from ppdgrow.config.section import Fraction, NonNegativeInt, PositiveInt, Section
 
 StreamName = Literal["coupled", "residual"]
 
 
-class ModelConfig(Section):
+class ModelConfig(Frozen):
     """The shape of a model built from scratch."""
 
     family: Family = Field(
@@ -61,7 +62,7 @@ class ModelConfig(Section):
         return self
 
 
-class DataConfig(Section):
+class DataConfig(Frozen):
     """Where the examples come from and how they are cut."""
 
     name: str = Field("stdlib", description="stdlib, wikitext2, cifar10, digits, or a path")
@@ -107,7 +108,7 @@ class DataConfig(Section):
         return value
 
 
-class TrainConfig(Section):
+class TrainConfig(Frozen):
     """How long, how fast and how often."""
 
     steps: PositiveInt = Field(1000, description="further optimizer steps of this command")
@@ -162,7 +163,7 @@ class TrainConfig(Section):
         return self
 
 
-class Recipe(Section):
+class Recipe(Frozen):
     """One run: model, data, training, and the points at which it grows."""
 
     model: ModelConfig = ModelConfig()
@@ -205,18 +206,18 @@ def recipe_keys() -> dict[str, Any]:
     return flatten(Recipe().model_dump())
 
 
-def flatten(nested: dict[str, Any]) -> dict[str, Any]:
+def flatten(nested: Mapping[str, Any]) -> dict[str, Any]:
     """`{"train": {"lr": 1}, "growth": []}` -> `{"train.lr": 1, "growth": []}` (recipes have two levels)."""
     flat: dict[str, Any] = {}
     for section, content in nested.items():
-        if isinstance(content, dict):
+        if isinstance(content, Mapping) and section != "growth":
             flat |= {f"{section}.{key}": value for key, value in content.items()}
         else:
             flat[section] = content
     return flat
 
 
-def nest(flat: dict[str, Any]) -> dict[str, Any]:
+def nest(flat: Mapping[str, Any]) -> dict[str, Any]:
     """The inverse of `flatten`."""
     nested: dict[str, Any] = {}
     for dotted, value in flat.items():

@@ -4,37 +4,35 @@ from __future__ import annotations
 
 from typing import Annotated, Literal
 
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import Field
+
+from ppdgrow.config.base import Fraction, Frozen
 
 Count = Annotated[int, Field(ge=0, le=2**62)]
 Flops = Annotated[int, Field(ge=0, le=10**40)]
 Finite = Annotated[float, Field(allow_inf_nan=False)]
 
 
-class _Frozen(BaseModel):
-    model_config = ConfigDict(extra="forbid", strict=True, frozen=True)
-
-
-class Validation(_Frozen):
+class Validation(Frozen):
     """Figures on the fixed validation batches.
 
     `loss` is in nats per token (per image for `classify`), `accuracy` a fraction; `perplexity` and
     `bits_per_byte` are None where they have no meaning. `class_accuracy` is the accuracy on each class, by name.
     """
 
-    loss: Finite
-    accuracy: Finite
-    perplexity: Finite | None = None
-    bits_per_byte: Finite | None = None
-    class_accuracy: dict[str, Finite] | None = None
+    loss: float
+    accuracy: float
+    perplexity: float | None = None
+    bits_per_byte: float | None = None
+    class_accuracy: dict[str, float] | None = None
 
 
-class Cost(_Frozen):
+class Cost(Frozen):
     """Training tokens, FLOPs (forward and backward), and seconds of training steps."""
 
     tokens: Count = 0
     flops: Flops = 0
-    seconds: Annotated[float, Field(ge=0, allow_inf_nan=False)] = 0.0
+    seconds: Annotated[float, Field(ge=0)] = 0.0
 
     def plus(self, other: Cost) -> Cost:
         """Both together."""
@@ -64,7 +62,7 @@ class Ledger(Cost):
         return self.model_copy(update={"trials": self.trials.plus(cost)})
 
 
-class DataIdentity(_Frozen):
+class DataIdentity(Frozen):
     """Which examples the figures speak of: two runs are comparable only if these are equal.
 
     `sha256` holds one digest per split that was read, of the raw content before tokenisation;
@@ -78,7 +76,7 @@ class DataIdentity(_Frozen):
     validation_examples: Count
 
 
-class Environment(_Frozen):
+class Environment(Frozen):
     """What decides the last bits of a run beside its recipe."""
 
     torch: str
@@ -90,14 +88,14 @@ class Environment(_Frozen):
     accumulate: Count = 1
 
 
-class TrainerState(_Frozen):
+class TrainerState(Frozen):
     """`trainer_state.json`. `lr_factor` is the schedule's value at the last step (1.0: not decayed)."""
 
     format: Literal[1] = 1
     step: Count
-    lr_factor: Annotated[float, Field(ge=0, le=1)]
+    lr_factor: Fraction
     ledger: Ledger
     validation: Validation | None
-    train_loss: Finite | None
+    train_loss: float | None
     data: DataIdentity
     environment: Environment

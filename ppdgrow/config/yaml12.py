@@ -6,7 +6,8 @@ PyYAML speaks YAML 1.1, in which `3e-4` is text, `no` is false, `1:30` is 90 and
 from __future__ import annotations
 
 import re
-from typing import Any, ClassVar
+from collections.abc import Callable, Hashable
+from typing import Any
 
 import yaml
 from yaml.constructor import ConstructorError
@@ -14,110 +15,82 @@ from yaml.reader import ReaderError
 
 from ppdgrow.errors import ConfigError
 
-_PREFIX = "tag:yaml.org,2002:"
-_SCALARS = (
-    ("null", re.compile(r"^(?:~|null|Null|NULL|)$"), ["~", "n", "N", ""]),
-    ("bool", re.compile(r"^(?:true|True|TRUE|false|False|FALSE)$"), list("tTfF")),
-    ("int", re.compile(r"^[-+]?[0-9]+$"), list("-+0123456789")),
-    (
-        "float",
+# Of a plain scalar: its pattern, the characters that it may begin with, and its value; all else is text.
+_SCALARS: dict[str, tuple[re.Pattern[str], str, Callable[[str], Any]]] = {
+    "null": (re.compile(r"^(?:~|null|Null|NULL|)$"), "~nN", lambda text: None),
+    "bool": (re.compile(r"^(?:true|True|TRUE|false|False|FALSE)$"), "tTfF", lambda text: text.lower() == "true"),
+    "int": (re.compile(r"^[-+]?[0-9]+$"), "-+0123456789", int),
+    "float": (
         re.compile(
             r"^(?:[-+]?(?:\.[0-9]+|[0-9]+(?:\.[0-9]*)?)(?:[eE][-+]?[0-9]+)?|[-+]?\.(?:inf|Inf|INF)|\.(?:nan|NaN|NAN))$"
         ),
-        list("-+.0123456789"),
+        "-+.0123456789",
+        lambda text: float(text.lower().replace(".inf", "inf").replace(".nan", "nan")),
     ),
-)
+}
 # Bare words that a YAML 1.1 reader would take for something else.
 _WORDS_OF_1_1 = frozenset({"y", "yes", "n", "no", "on", "off", "true", "false", "null"})
 _BARE = re.compile(r"^[A-Za-z_/](?:[A-Za-z0-9_./+:-]*[A-Za-z0-9_./+-])?$")
 _DEEPEST = 20
+_TOO_DEEP = "nested too deeply, expected sections of plain values"
 
 
-class _RecipeLoader(yaml.SafeLoader):
+class _RecipeLoader(yaml.BaseLoader):
     """Plain mappings, lists and scalars; no tags, anchors, aliases or duplicate keys."""
 
-    # Emptied, so that nothing of YAML 1.1 is inherited.
-    yaml_implicit_resolvers: ClassVar[dict[str, Any]] = {}  # type: ignore[misc]
-    yaml_constructors: ClassVar[dict[str | None, Any]] = {}
-
-    def __init__(self, stream: str) -> None:
-        super().__init__(stream)
-        self.depth = 0
+    depth = 0
 
     def compose_node(self, parent: Any, index: Any) -> Any:
         event: Any = self.peek_event()  # type: ignore[no-untyped-call]
         if isinstance(event, yaml.AliasEvent) or event.anchor is not None:
-            problem = "anchors (&) and aliases (*) are not allowed: write each value out, or quote it"
-            raise ConstructorError(None, None, problem, event.start_mark)
+            raise _refusal("anchors (&) and aliases (*) are not allowed: write each value out, or quote it", event)
         if getattr(event, "tag", None) is not None:
-            problem = "tags (!) are not allowed: write a plain value, or quote it"
-            raise ConstructorError(None, None, problem, event.start_mark)
+            raise _refusal("tags (!) are not allowed: write a plain value, or quote it", event)
         self.depth += 1
         if self.depth > _DEEPEST:
-            raise ConstructorError(None, None, "nested too deeply, expected sections of plain values", event.start_mark)
+            raise _refusal(_TOO_DEEP, event)
         node = super().compose_node(parent, index)
         self.depth -= 1
         return node
 
-    def recipe_mapping(self, node: yaml.MappingNode) -> dict[str, Any]:
+    def construct_mapping(self, node: yaml.MappingNode, deep: bool = False) -> dict[Hashable, Any]:
         """Keys are words, and each comes once."""
-        mapping: dict[str, Any] = {}
+        mapping: dict[Hashable, Any] = {}
         lines: dict[str, int] = {}
         for key_node, value_node in node.value:
             key = self.construct_object(key_node, deep=True)
             if key == "<<":
-                raise ConstructorError(
-                    None, None, "merge keys (<<) are not allowed: write each value out", key_node.start_mark
-                )
+                raise _refusal("merge keys (<<) are not allowed: write each value out", key_node)
             if not isinstance(key, str):
-                raise ConstructorError(None, None, f"a key must be a name, found {key!r}", key_node.start_mark)
+                raise _refusal(f"a key must be a name, found {key!r}", key_node)
             if key in mapping:
-                raise ConstructorError(
-                    None,
-                    None,
-                    f"duplicate key {key!r}, first given on line {lines[key]}: leave one out",
-                    key_node.start_mark,
-                )
+                raise _refusal(f"duplicate key {key!r}, first given on line {lines[key]}: leave one out", key_node)
             mapping[key] = self.construct_object(value_node, deep=True)
             lines[key] = key_node.start_mark.line + 1
         return mapping
 
-    def recipe_int(self, node: yaml.ScalarNode) -> int:
-        """Whole number of a sane length."""
+    def construct_plain(self, node: yaml.ScalarNode) -> Any:
         try:
-            return int(node.value)
+            return _SCALARS[node.tag][2](node.value)
         except ValueError:
-            raise ConstructorError(None, None, "a number with too many digits", node.start_mark) from None
-
-    def recipe_float(self, node: yaml.ScalarNode) -> float:
-        """Decimal number, infinity or not-a-number (the schema refuses the last two)."""
-        return float(node.value.lower().replace(".inf", "inf").replace(".nan", "nan"))
-
-    def recipe_list(self, node: yaml.SequenceNode) -> list[Any]:
-        """List of values."""
-        return [self.construct_object(item, deep=True) for item in node.value]
+            raise _refusal("a number with too many digits", node) from None
 
 
-for _name, _pattern, _first in _SCALARS:
-    _RecipeLoader.add_implicit_resolver(_PREFIX + _name, _pattern, _first)
-_RecipeLoader.add_constructor(_PREFIX + "null", lambda loader, node: None)
-_RecipeLoader.add_constructor(_PREFIX + "bool", lambda loader, node: node.value.lower() == "true")
-_RecipeLoader.add_constructor(_PREFIX + "str", lambda loader, node: node.value)
-_RecipeLoader.add_constructor(_PREFIX + "int", _RecipeLoader.recipe_int)
-_RecipeLoader.add_constructor(_PREFIX + "float", _RecipeLoader.recipe_float)
-_RecipeLoader.add_constructor(_PREFIX + "seq", _RecipeLoader.recipe_list)
-_RecipeLoader.add_constructor(_PREFIX + "map", _RecipeLoader.recipe_mapping)
+def _refusal(problem: str, at: Any) -> ConstructorError:
+    return ConstructorError(None, None, problem, at.start_mark)
+
+
+for _tag, (_pattern, _first, _) in _SCALARS.items():
+    _RecipeLoader.add_implicit_resolver(_tag, _pattern, [*_first, *([""] if _pattern.match("") else [])])
+    _RecipeLoader.add_constructor(_tag, _RecipeLoader.construct_plain)
 
 
 def parse_yaml(text: str, where: str) -> Any:
     """The value of a YAML document, or None for an empty one.
 
-    Args:
-        text: the document.
-        where: what to call it in an error, such as `recipe 'a.yaml'`.
-
     Raises:
-        ConfigError: it is not YAML, or uses what recipes may not; the message has the line number.
+        ConfigError: it is not YAML, or uses what recipes may not; the message has the line number and begins with
+            `where`, such as `recipe 'a.yaml'`.
     """
     try:
         return _RecipeLoader(text).get_single_data()
@@ -137,7 +110,7 @@ def parse_yaml(text: str, where: str) -> Any:
     except yaml.YAMLError as error:
         raise ConfigError(f"{where}: not valid YAML ({' '.join(str(error).split())})") from None
     except RecursionError:
-        raise ConfigError(f"{where}: nested too deeply, expected sections of plain values") from None
+        raise ConfigError(f"{where}: {_TOO_DEEP}") from None
 
 
 def parse_value(text: str, where: str) -> Any:
@@ -149,7 +122,7 @@ def parse_value(text: str, where: str) -> Any:
         ConfigError: a quote or bracket is not closed, or the number has too many digits.
     """
     text = text.strip()
-    if text[:1] in ("'", '"', "[", "{") or any(pattern.match(text) for _, pattern, _ in _SCALARS):
+    if text[:1] in ("'", '"', "[", "{") or any(pattern.match(text) for pattern, *_ in _SCALARS.values()):
         return parse_yaml(text, where)
     return text
 
@@ -160,11 +133,9 @@ def format_value(value: Any) -> str:
         return "null"
     if isinstance(value, bool):
         return "true" if value else "false"
-    if isinstance(value, float):
+    if isinstance(value, (int, float)):
         text = repr(value)
-        return text if "." in text or "e" not in text else text.replace("e", ".0e")
-    if isinstance(value, int):
-        return str(value)
+        return text if "." in text else text.replace("e", ".0e")
     if isinstance(value, (list, tuple)):
         return "[" + ", ".join(format_value(item) for item in value) + "]"
     if isinstance(value, dict):

@@ -94,6 +94,7 @@ class Narrator:
     def __init__(self, quiet: bool = False, json: bool = False) -> None:
         self.quiet, self.json = quiet, json
         self._stderr = Stderr()
+        self._warned: set[str] = set()
         self._progressing = self._busy = False
 
     def say(self, text: str) -> None:
@@ -101,9 +102,10 @@ class Narrator:
         if not (self.quiet or self.json):
             self._stderr.show(clean(text))
 
-    def warn(self, text: str) -> None:
-        """`warning: ...` on stderr, also with `--quiet`."""
-        if not self.json:
+    def warn(self, text: str, *, once: bool = False) -> None:
+        """`warning: ...` on stderr, also with `--quiet`; not again if it was said and is to be said `once`."""
+        if not self.json and not (once and text in self._warned):
+            self._warned.add(text)
             self._stderr.show(clean(text), label="warning:", style="yellow")
 
     def propose(self, why: str, *commands: Sequence[str]) -> None:

@@ -18,6 +18,7 @@ from ppdgrow.errors import InvalidInputError
 from ppdgrow.seeding import generator
 
 NO_TARGET = -100
+Augment = Callable[[Tensor, torch.Generator], Tensor]
 
 
 @dataclass(frozen=True)
@@ -35,13 +36,8 @@ class Batch:
 class Examples(Protocol):
     """A split on a device. A position, an int64 on the CPU, names one example."""
 
-    @property
-    def num_examples(self) -> int:
-        """Examples per epoch, N."""
-
-    @property
-    def unit(self) -> str:
-        """What an example is, for messages, such as `windows of 129 tokens`."""
+    num_examples: int  # per epoch, N
+    unit: str  # what an example is, for messages, such as `windows of 129 tokens`
 
     def epoch(self, draw: torch.Generator) -> Tensor:
         """Positions `(N,)` of one epoch in the order in which they are seen."""
@@ -57,17 +53,10 @@ class Batches:
     """Training batches: epoch after epoch a new permutation of all examples, cut into batches.
 
     Example j of step i is number k = i * batch_size + j in the endless sequence of epochs; it belongs to epoch
-    k // N. A batch may lie across two epochs.
-
-    Args:
-        examples: of the split.
-        batch_size: examples of a step.
-        seed: of the order, and of all that is drawn for a batch.
-        name: of the split, for messages.
-        augmentation: is applied to the inputs, with a generator of the step.
+    k // N. A batch may lie across two epochs. `augmentation` is applied to the inputs, with a generator of the step.
 
     Raises:
-        InvalidInputError: there are fewer examples than one batch.
+        InvalidInputError: there are fewer examples than one batch; the message calls the split `name`.
     """
 
     def __init__(
@@ -77,7 +66,7 @@ class Batches:
         batch_size: int,
         seed: int,
         name: str,
-        augmentation: Callable[[Tensor, torch.Generator], Tensor] | None = None,
+        augmentation: Augment | None = None,
     ) -> None:
         if examples.num_examples < batch_size:
             raise InvalidInputError(

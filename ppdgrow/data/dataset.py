@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable
-from typing import ClassVar, Literal
+from typing import Any, ClassVar, Literal
 
 import torch
 
@@ -12,8 +12,7 @@ from ppdgrow.config.architecture import ImageInput, TokenInput
 from ppdgrow.config.kinds import Task
 from ppdgrow.config.schema import DataConfig
 from ppdgrow.config.state import DataIdentity
-from ppdgrow.data.augmentation import Augmentation
-from ppdgrow.data.batches import Batch, Batches, Examples, evaluation_batches
+from ppdgrow.data.batches import Augment, Batch, Batches, Examples, evaluation_batches
 from ppdgrow.data.token_cache import few_lines
 
 Split = Literal["train", "validation", "test"]
@@ -38,6 +37,7 @@ class Dataset(ABC):
         self.skipped: dict[str, str] = {}
         self.report: Callable[[str], object] = lambda doing: None
         self._given_tokenizer = tokenizer_json
+        self._splits: dict[Split, Any] = {}  # what was read so far, on the CPU, each with its `sha256`
         self._examples: dict[tuple[Split, torch.device], Examples] = {}
 
     @property
@@ -58,13 +58,29 @@ class Dataset(ABC):
     def describe(self) -> str:
         """One line for people: sizes of the train and validation splits (which this reads), tokenizer or classes."""
 
-    @abstractmethod
     def identity(self, validation_examples: int) -> DataIdentity:
         """Which data this is, with a digest of each split that was read so far."""
+        return DataIdentity(
+            name=self.name,
+            tokenizer=self.tokenizer_spec,
+            sequence_length=self.sequence_length,
+            sha256={split: data.sha256 for split, data in sorted(self._splits.items())},
+            validation_examples=validation_examples,
+        )
 
     @abstractmethod
     def bytes_per_token(self, split: Split) -> float | None:
         """Raw bytes of a split per target, or None where bits per byte have no meaning (images, masked tokens)."""
+
+    @property
+    def tokenizer_spec(self) -> str | None:
+        """`byte`, `bpe:N` or `word`; None for images."""
+        return None
+
+    @property
+    def sequence_length(self) -> int | None:
+        """Tokens of an example; None for images."""
+        return None
 
     @property
     def tokenizer_json(self) -> str | None:
@@ -77,7 +93,7 @@ class Dataset(ABC):
         return None
 
     @property
-    def augmentation(self) -> Augmentation | None:
+    def augmentation(self) -> Augment | None:
         """What is done to the inputs of training batches, or None."""
         return None
 
@@ -111,12 +127,12 @@ class Dataset(ABC):
         )
 
     @abstractmethod
-    def _load_examples(self, split: Split, device: torch.device) -> Examples:
+    def _examples_of(self, split: Split, device: torch.device) -> Examples:
         """A split laid onto a device."""
 
     def _on(self, split: Split, device: torch.device) -> Examples:
         key = (split, torch.device(device))
         if key not in self._examples:
             self.report(f"reading {self.name} {split}")
-            self._examples[key] = self._load_examples(*key)
+            self._examples[key] = self._examples_of(*key)
         return self._examples[key]

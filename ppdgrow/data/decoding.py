@@ -52,8 +52,8 @@ def size_of(encoded: bytes) -> tuple[int, int]:
     return (width, height) if turned else (height, width)
 
 
-def decode(encoded: bytes, size: tuple[int, int]) -> Tensor:
-    """Pixels `(3, H, W)` uint8 of an upright image of a size `(H, W)`, scaled and cut at its centre to fit.
+def decode(encoded: bytes, size: tuple[int, int] | None = None) -> Tensor:
+    """Pixels `(3, H, W)` uint8 of an upright image, scaled and cut at its centre to fit a size `(H, W)`.
 
     Grey and palette images become RGB; what is transparent is laid on white.
     """
@@ -62,9 +62,8 @@ def decode(encoded: bytes, size: tuple[int, int]) -> Tensor:
     with opened(encoded) as image:
         image.load()
         upright = to_rgb(ImageOps.exif_transpose(image))
-    height, width = size
-    if upright.size != (width, height):
-        upright = ImageOps.fit(upright, (width, height))
+    if size is not None and upright.size != size[::-1]:
+        upright = ImageOps.fit(upright, size[::-1])
     return torch.from_numpy(np.array(upright)).permute(2, 0, 1)
 
 

@@ -18,11 +18,43 @@ from torch import Tensor
 
 from ppdgrow.config.architecture import ImageInput
 from ppdgrow.config.kinds import Task
-from ppdgrow.config.state import DataIdentity
-from ppdgrow.data.augmentation import Augmentation
 from ppdgrow.data.batches import Batch, evenly_spread, to_device
 from ppdgrow.data.dataset import Dataset, Split
 from ppdgrow.errors import ConfigError
+
+PADDING_SHARE = 8  # of a side: 4 pixels of the 32 of CIFAR-10
+
+
+@dataclass(frozen=True)
+class Augmentation:
+    """Each image flipped left to right or not, and shifted by up to an eighth of its sides (He et al. 2016, 4.2).
+
+    `flip` says whether the mirror image of a class still belongs to it (digits do not).
+    """
+
+    flip: bool
+
+    def describe(self) -> str:
+        return "flipped and cropped at random" if self.flip else "cropped at random"
+
+    def __call__(self, images: Tensor, draw: torch.Generator) -> Tensor:
+        """Augmented images `(B, C, H, W)`; all that is random comes from `draw`, on the CPU.
+
+        The padding is 0, which is the mean of normalised images.
+        """
+        from torchvision.transforms.v2 import functional as F
+
+        count, _, height, width = images.shape
+        vertical, horizontal = height // PADDING_SHARE, width // PADDING_SHARE
+        flips = torch.rand(count, generator=draw) < 0.5
+        tops = torch.randint(2 * vertical + 1, (count,), generator=draw).tolist()
+        lefts = torch.randint(2 * horizontal + 1, (count,), generator=draw).tolist()
+        if self.flip:
+            chosen = to_device(flips, images.device)[:, None, None, None]
+            images = torch.where(chosen, F.horizontal_flip(images), images)
+        padded = F.pad(images, [horizontal, vertical])
+        crops = [F.crop(image, top, left, height, width) for image, top, left in zip(padded, tops, lefts, strict=True)]
+        return torch.stack(crops)
 
 
 @dataclass(frozen=True)
@@ -33,7 +65,6 @@ class LabelledImages:
     labels: Tensor
 
     def to(self, device: torch.device) -> LabelledImages:
-        """The same on a device."""
         return LabelledImages(self.pixels.to(device), self.labels.to(device))
 
     @cached_property
@@ -47,28 +78,19 @@ class LabelledImages:
 class ImageExamples:
     """Images of a split on their device; the position of an image is its index."""
 
+    unit = "images"
+
     def __init__(self, images: LabelledImages, mean: Sequence[float], std: Sequence[float]) -> None:
         self._images = images
+        self.num_examples = len(images.labels)
         device = images.pixels.device
         self._mean = 255.0 * torch.tensor(mean, device=device)[:, None, None]
         self._std = 255.0 * torch.tensor(std, device=device)[:, None, None]
 
-    @property
-    def num_examples(self) -> int:
-        """All images."""
-        return len(self._images.labels)
-
-    @property
-    def unit(self) -> str:
-        """What an example is."""
-        return "images"
-
     def epoch(self, draw: torch.Generator) -> Tensor:
-        """A permutation of the images."""
         return torch.randperm(self.num_examples, generator=draw)
 
     def spread(self, count: int) -> Tensor:
-        """Evenly spread over the official order."""
         return evenly_spread(count, self.num_examples)
 
     def batch(self, positions: Tensor, draw: torch.Generator) -> Batch:
@@ -86,6 +108,7 @@ class ImageDataset(Dataset):
     mean: ClassVar[tuple[float, ...]]
     std: ClassVar[tuple[float, ...]]
     classes: tuple[str, ...]
+    _splits: dict[Split, LabelledImages]
 
     @property
     @abstractmethod
@@ -102,17 +125,14 @@ class ImageDataset(Dataset):
 
     @property
     def keys(self) -> tuple[str, ...]:
-        """Images of one size whose columns are known."""
         return ("augment",)
 
     @property
     def class_names(self) -> tuple[str, ...]:
-        """The names of the classes in the order of their numbers."""
         return self.classes
 
     @property
     def augmentation(self) -> Augmentation | None:
-        """Flip (where a mirror image keeps its class) and crop, unless the recipe says no."""
         return Augmentation(self.flips) if self.config.augment else None
 
     def input_spec(self, patch_size: int) -> ImageInput:
@@ -130,7 +150,6 @@ class ImageDataset(Dataset):
             raise ConfigError(error.errors()[0]["msg"].removeprefix("Value error, ")) from None
 
     def describe(self) -> str:
-        """Images per split and the number of classes."""
         train, validation = (len(self.images(split).labels) for split in ("train", "validation"))
         _, height, width = self.image_size
         augmented = f", {self.augmentation.describe()}" if self.augmentation else ""
@@ -140,18 +159,7 @@ class ImageDataset(Dataset):
             f"{augmented}"
         )
 
-    def identity(self, validation_examples: int) -> DataIdentity:
-        """Digests of the decoded images and their labels."""
-        return DataIdentity(
-            name=self.name,
-            tokenizer=None,
-            sequence_length=None,
-            sha256={split: images.sha256 for split, images in sorted(self._splits.items())},
-            validation_examples=validation_examples,
-        )
-
     def bytes_per_token(self, split: Split) -> None:
-        """Images have no tokens."""
         return
 
     def images(self, split: Split) -> LabelledImages:
@@ -160,9 +168,5 @@ class ImageDataset(Dataset):
             self._splits[split] = self.read(split)
         return self._splits[split]
 
-    @cached_property
-    def _splits(self) -> dict[Split, LabelledImages]:
-        return {}
-
-    def _load_examples(self, split: Split, device: torch.device) -> ImageExamples:
+    def _examples_of(self, split: Split, device: torch.device) -> ImageExamples:
         return ImageExamples(self.images(split).to(device), self.mean, self.std)

@@ -38,6 +38,32 @@ def data_directory(config: DataConfig) -> Path | None:
     return folder
 
 
+def find(config: DataConfig) -> Path:
+    """The path that `data.name` means: as it is, else below the data directory, whole or by its last part.
+
+    Raises:
+        InvalidInputError: there is nothing.
+    """
+    try:
+        given = Path(config.name).expanduser()
+        folder = data_directory(config) if config.directory else None
+        if given.exists():
+            return given
+        folder = folder or data_directory(config)
+        below = [] if folder is None else [folder / given, folder / given.name]
+        found = next((place for place in below if place.exists()), None)
+    except (OSError, ValueError, RuntimeError) as error:
+        reason = getattr(error, "strerror", None) or str(error)
+        raise InvalidInputError(f"data.name: cannot read {config.name!r} ({reason}): name another path") from None
+    if found is None:
+        looked = "" if folder is None else f" (nor below {str(folder)!r})"
+        raise InvalidInputError(
+            f"data.name: {config.name!r} does not exist{looked}: expected the path of text, a table, an image folder "
+            f"or a saved data set, here or below --data-dir or {DATA_VARIABLE}"
+        )
+    return found
+
+
 def missing_data(name: str, expected: str) -> InvalidInputError:
     """The error for a folder that is there but lacks the data."""
     return InvalidInputError(

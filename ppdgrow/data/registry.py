@@ -1,4 +1,4 @@
-"""The data sets by name; everything else is a path. Adding a name is one class, one line here and one in `kinds`."""
+"""From a recipe's `data` to its data set: by name, else at a path."""
 
 from __future__ import annotations
 
@@ -7,22 +7,12 @@ import os
 
 from ppdgrow.config.kinds import DATA_NAMES, Task
 from ppdgrow.config.schema import DataConfig
-from ppdgrow.data.cifar10 import Cifar10
 from ppdgrow.data.dataset import Dataset
-from ppdgrow.data.digits import Digits
 from ppdgrow.data.local.datasets import LocalImages, LocalText, open_local, open_source
-from ppdgrow.data.local.files import find
-from ppdgrow.data.local.source import TextSource
-from ppdgrow.data.stdlib import Stdlib
-from ppdgrow.data.wikitext2 import WikiText2
+from ppdgrow.data.local.sources import TextSource
+from ppdgrow.data.location import find
+from ppdgrow.data.named import DATASETS
 from ppdgrow.errors import ConfigError, InvalidInputError
-
-DATASETS: dict[str, type[Dataset]] = {
-    "stdlib": Stdlib,
-    "wikitext2": WikiText2,
-    "cifar10": Cifar10,
-    "digits": Digits,
-}
 
 
 def canonical_name(name: str) -> str:

@@ -16,14 +16,15 @@ from torch import Tensor
 
 from ppdgrow.config.architecture import TokenInput
 from ppdgrow.config.kinds import Task
-from ppdgrow.config.state import DataIdentity
 from ppdgrow.console import format_count
 from ppdgrow.data.batches import NO_TARGET, Batch, evenly_spread, to_device
 from ppdgrow.data.dataset import Dataset, Split
-from ppdgrow.data.masking import draw_masks
 from ppdgrow.data.token_cache import cached_tokenizer, cached_tokens
 from ppdgrow.data.tokenization import Tokenizer, load_tokenizer
 from ppdgrow.errors import ConfigError, InvalidInputError
+
+MASK_SHARE = 0.8
+RANDOM_SHARE = 0.1
 
 
 @dataclass(frozen=True)
@@ -37,10 +38,23 @@ class TokenStream:
 
 @dataclass(frozen=True)
 class MaskedTask:
-    """What `mlm` needs beside the tokens."""
+    """Masked language modelling (BERT, Devlin et al. 2019, section 3.1); the mask's id follows those of the tokens."""
 
     num_tokens: int
     fraction: float
+
+    def draw(self, shape: tuple[int, int], draw: torch.Generator) -> tuple[Tensor, Tensor]:
+        """Which positions `(B, T)` take a loss, and the ids `(B, T)` that replace tokens, -1 where a token stays.
+
+        A position is selected with probability `fraction`, and at least one in each sequence. Of the selected, 80 %
+        become the mask, 10 % a random token, 10 % stay.
+        """
+        chance = torch.rand(shape, generator=draw)
+        selected = (chance < self.fraction) | (chance == chance.min(dim=1, keepdim=True).values)
+        fate = torch.rand(shape, generator=draw)
+        random_ids = torch.randint(self.num_tokens, shape, generator=draw)
+        replacements = torch.where(fate < MASK_SHARE, self.num_tokens, random_ids)
+        return selected, torch.where(selected & (fate < MASK_SHARE + RANDOM_SHARE), replacements, -1)
 
 
 class TokenWindows:
@@ -53,16 +67,8 @@ class TokenWindows:
     def __init__(self, stream: Tensor, length: int, masked: MaskedTask | None) -> None:
         self._stream, self._length, self._masked = stream, length, masked
         self._offsets = torch.arange(length + 1, device=stream.device)
-
-    @property
-    def num_examples(self) -> int:
-        """Windows per epoch: as many as fit under every shift below T."""
-        return max(1, len(self._stream) // self._length - 1)
-
-    @property
-    def unit(self) -> str:
-        """What an example is."""
-        return f"windows of {self._length + 1} tokens"
+        self.num_examples = max(1, len(stream) // length - 1)  # as many as fit under every shift below T
+        self.unit = f"windows of {length + 1} tokens"
 
     def epoch(self, draw: torch.Generator) -> Tensor:
         """Starts of the windows in a random order."""
@@ -81,25 +87,16 @@ class TokenWindows:
         tokens = windows[:, :-1].contiguous()
         if self._masked is None:
             return Batch(tokens, windows[:, 1:].contiguous())
-        masks = draw_masks(
-            (len(positions), self._length),
-            num_tokens=self._masked.num_tokens,
-            mask_id=self._masked.num_tokens,
-            fraction=self._masked.fraction,
-            draw=draw,
-        )
-        selected = to_device(masks.selected, tokens.device)
-        replacements = to_device(masks.replacements, tokens.device)
-        return Batch(
-            torch.where(replacements >= 0, replacements, tokens),
-            torch.where(selected, tokens, NO_TARGET),
-        )
+        drawn = self._masked.draw((len(positions), self._length), draw)
+        selected, replacements = (to_device(choices, tokens.device) for choices in drawn)
+        return Batch(torch.where(replacements >= 0, replacements, tokens), torch.where(selected, tokens, NO_TARGET))
 
 
 class TextDataset(Dataset):
     """Text in three splits; a subclass says where their bytes come from."""
 
     tasks: ClassVar[tuple[Task, ...]] = ("lm", "mlm")
+    _splits: dict[Split, TokenStream]
 
     @abstractmethod
     def read(self, split: Split) -> bytes:
@@ -111,40 +108,38 @@ class TextDataset(Dataset):
 
     @property
     def keys(self) -> tuple[str, ...]:
-        """How text is cut, and under `mlm` masked."""
         return ("tokenizer", "sequence_length", *(("mask_fraction",) if self.task == "mlm" else ()))
+
+    @property
+    def tokenizer_spec(self) -> str:
+        spec = self.config.tokenizer or self.default_tokenizer
+        if spec is None:
+            raise ConfigError(f"data.tokenizer is not set for {self.name}: expected byte, bpe:N or word")
+        return spec
 
     @cached_property
     def tokenizer(self) -> Tokenizer:
         """The tokenizer of the checkpoint, else that of the recipe, trained on the train split."""
         if self._given_tokenizer is not None:
             return load_tokenizer(self._given_tokenizer)
-        return cached_tokenizer(self._tokenizer_spec, lambda: self.read("train"), self.report)
+        return cached_tokenizer(self.tokenizer_spec, lambda: self.read("train"), self.report)
 
     @property
     def tokenizer_json(self) -> str | None:
-        """The trained tokenizer; None for bytes."""
         return self.tokenizer.json
+
+    @property
+    def sequence_length(self) -> int:
+        return self.config.sequence_length
 
     def input_spec(self, patch_size: int) -> TokenInput:
         """Vocabulary (under `mlm` with a mask token, the last id) and sequence length."""
         size = self.tokenizer.size + (1 if self.task == "mlm" else 0)
-        return TokenInput(vocabulary_size=size, sequence_length=self.config.sequence_length)
+        return TokenInput(vocabulary_size=size, sequence_length=self.sequence_length)
 
     def describe(self) -> str:
-        """Tokens per split and the tokenizer."""
         train, validation = (format_count(len(self.stream(split).tokens)) for split in ("train", "validation"))
-        return f"{self.name}: {train} train, {validation} validation tokens, {self._tokenizer_spec}"
-
-    def identity(self, validation_examples: int) -> DataIdentity:
-        """Digests of the text before tokenisation."""
-        return DataIdentity(
-            name=self.name,
-            tokenizer=self._tokenizer_spec,
-            sequence_length=self.config.sequence_length,
-            sha256={split: stream.sha256 for split, stream in sorted(self._streams.items())},
-            validation_examples=validation_examples,
-        )
+        return f"{self.name}: {train} train, {validation} validation tokens, {self.tokenizer_spec}"
 
     def bytes_per_token(self, split: Split) -> float | None:
         """Bytes of the raw text per token; None under `mlm`, whose loss is no code length."""
@@ -155,28 +150,17 @@ class TextDataset(Dataset):
 
     def stream(self, split: Split) -> TokenStream:
         """A split as tokens on the CPU."""
-        if split not in self._streams:
+        if split not in self._splits:
             self.report(f"reading {self.name} {split}")
             raw = self.read(split)
             digest = hashlib.sha256(raw).hexdigest()
             self.report(f"tokenizing {self.name} {split}")
             tokens = cached_tokens(self.tokenizer, raw, digest, f"{self.name} {split}")
-            self._streams[split] = TokenStream(tokens, len(raw), digest)
-        return self._streams[split]
+            self._splits[split] = TokenStream(tokens, len(raw), digest)
+        return self._splits[split]
 
-    @cached_property
-    def _streams(self) -> dict[Split, TokenStream]:
-        return {}
-
-    @property
-    def _tokenizer_spec(self) -> str:
-        spec = self.config.tokenizer or self.default_tokenizer
-        if spec is None:
-            raise ConfigError(f"data.tokenizer is not set for {self.name}: expected byte, bpe:N or word")
-        return spec
-
-    def _load_examples(self, split: Split, device: torch.device) -> TokenWindows:
-        tokens, length = self.stream(split).tokens, self.config.sequence_length
+    def _examples_of(self, split: Split, device: torch.device) -> TokenWindows:
+        tokens, length = self.stream(split).tokens, self.sequence_length
         if len(tokens) <= length:
             left_out = f" beside {len(self.skipped):,} skipped files" if self.skipped else ""
             raise InvalidInputError(

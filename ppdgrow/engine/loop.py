@@ -7,13 +7,12 @@ from __future__ import annotations
 
 import math
 import time
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Callable, Iterable, Sequence
 from functools import partial
-from typing import Any, NoReturn, Protocol
+from typing import Any, NamedTuple, NoReturn, Protocol
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
 from ppdgrow.config.schema import TrainConfig
 from ppdgrow.config.state import Ledger, Validation
@@ -24,10 +23,13 @@ from ppdgrow.engine.memory import is_out_of_memory, microbatches_that_fit
 from ppdgrow.engine.movement import MovementCheck
 from ppdgrow.engine.signals import StopFlag, StoppedError
 from ppdgrow.errors import ConfigError, DivergedError, InterruptedRunError
+from ppdgrow.nn.model import Model
 from ppdgrow.optim.adamw import NamedAdamW
 from ppdgrow.optim.schedule import Schedule
 
 FLUSH_EVERY = 10
+NORM_KEYS = {"old": "grad_norm", "new": "grad_norm_new"}
+MetricsLine = dict[str, Any]
 
 
 class BatchSource(Protocol):
@@ -38,26 +40,25 @@ class BatchSource(Protocol):
 
 
 class Listener(Protocol):
-    """Where a run reports to. Called at flushes only, in the order of the steps."""
+    """What hears of a run, in the order in which things happen: steps at each flush, an evaluation, a save."""
 
-    def lines(self, lines: Sequence[dict[str, Any]]) -> None:
-        """Metrics of finished steps, one dict each."""
+    def on_steps(self, lines: Sequence[MetricsLine]) -> None:
+        """Metrics of finished steps; the last one is the engine's."""
 
-    def save(self) -> None:
-        """The engine stands at a step whose state should be saved."""
+    def on_evaluation(self, line: MetricsLine) -> None:
+        """`step`, `validation` and `timing` of an evaluation."""
 
-    def progress(self, step: int, latest: dict[str, Any]) -> None:
-        """Something to show: the newest metrics line."""
+    def on_save(self) -> None:
+        """The engine's state should be saved."""
 
 
-@dataclass
-class _Pending:
-    """Figures of steps not yet read from the device."""
+class _Pending(NamedTuple):
+    """Figures of a step that are not yet read from the device; norms by scope, `old` and `new`."""
 
-    steps: list[int] = field(default_factory=list)
-    rates: list[float] = field(default_factory=list)
-    losses: list[Tensor] = field(default_factory=list)
-    norms: list[dict[str, Tensor]] = field(default_factory=list)
+    step: int
+    rate: float
+    loss: Tensor
+    norms: dict[str, Tensor]
 
 
 class Engine:
@@ -71,12 +72,15 @@ class Engine:
         batches: training batches by absolute step.
         evaluation: the fixed validation batches.
         figures: turns an evaluation into reported figures.
+        first: the step before the run's first; its last is `config.steps` later.
+        step: at which the model stands, with what it cost so far and, where it was evaluated, its figures.
         tokens_per_step, flops_per_step: added to the ledger at each step.
+        listeners: hear of metrics, evaluations and moments to save.
     """
 
     def __init__(
         self,
-        model: nn.Module,
+        model: Model,
         optimizer: NamedAdamW,
         schedule: Schedule,
         *,
@@ -87,22 +91,26 @@ class Engine:
         config: TrainConfig,
         device: torch.device,
         precision: Precision,
+        first: int,
         step: int,
         ledger: Ledger,
+        validation: Validation | None = None,
         tokens_per_step: int,
         flops_per_step: int,
         stop: StopFlag,
+        listeners: Iterable[Listener] = (),
     ) -> None:
         self.model, self.optimizer, self.schedule = model, optimizer, schedule
         self.new_factor = new_factor
         self.batches, self.evaluation, self.figures = batches, evaluation, figures
         self.config, self.device, self.precision = config, device, precision
-        self.step = step
+        self.first, self.last, self.step = first, first + config.steps, step
         self.ledger = ledger
         self.tokens_per_step, self.flops_per_step = tokens_per_step, flops_per_step
         self.stop = stop
-        self._validation: tuple[int, Validation] | None = None
-        self._pending = _Pending()
+        self.listeners = list(listeners)
+        self._validation = (step, validation)
+        self._pending: list[_Pending] = []
         # Set at the first non-finite loss or norm and never cleared: later updates are suppressed too.
         self._suppressed = torch.zeros((), dtype=torch.float32, device=device)
 
@@ -113,67 +121,54 @@ class Engine:
 
     @property
     def validation(self) -> Validation | None:
-        """Figures of the last evaluation, if it was at the current step."""
-        return self._validation[1] if self._validation and self._validation[0] == self.step else None
+        """Figures of the current step, if it was evaluated."""
+        step, figures = self._validation
+        return figures if step == self.step else None
 
-    def run(
-        self, last: int, listener: Listener, *, unfinished: dict[str, Any] | None = None, closing: bool = True
-    ) -> None:
-        """Train up to and including step `last`.
-
-        Args:
-            last: the last step.
-            listener: hears of metrics, progress and moments to save.
-            unfinished: the metrics line of the current step, if its evaluation was interrupted.
-            closing: the last step ends the run, so it is evaluated and saved whether or not its turn has come.
+    def run(self, until: int) -> None:
+        """Train up to and including step `until`; the run's last step is evaluated and saved in any case.
 
         Raises:
             DivergedError: a loss or gradient was non-finite; the state is that of the last good step, saved.
             InterruptedRunError: the stop flag was set; the state is saved.
             CheckFailedError: a parameter has no gradient or does not move.
         """
-        if unfinished is not None:
-            listener.lines([unfinished | {"validation": self._evaluate(listener, [unfinished]).model_dump()}])
-            if closing and self.step == last:
-                listener.save()
         movement = MovementCheck(self.model, self.optimizer)
+        if self.step > self.first and self._is_due(self.config.eval_every) and self.validation is None:
+            self._evaluate()  # it was interrupted there
+            self._save()
         self.model.train()
-        while self.step < last:
+        while self.step < until:
             started = time.perf_counter()
-            self._train_step(self.step + 1, movement, listener)
-            at_end = self.step == last
-            evaluate_now = self.step % self.config.eval_every == 0 or (closing and at_end)
-            save_now = self.step % self.config.save_every == 0 or (closing and at_end)
+            self._train_step(self.step + 1, movement)
+            evaluate_now, save_now = self._is_due(self.config.eval_every), self._is_due(self.config.save_every)
             stop_now = bool(self.stop)  # read once: what is saved must have been flushed
-            lines: list[dict[str, Any]] = []
-            if evaluate_now or save_now or stop_now or at_end or self.step % FLUSH_EVERY == 0:
-                lines = self._flush(listener, started)
+            if evaluate_now or save_now or stop_now or self.step == until or self.step % FLUSH_EVERY == 0:
+                self._flush(started)
             else:
                 self._add_seconds(started)
             if evaluate_now:
-                lines[-1]["validation"] = self._evaluate(listener, lines).model_dump()
-            if lines:
-                listener.lines(lines)
-                listener.progress(self.step, lines[-1])
+                self._evaluate()
             if save_now or stop_now:
-                listener.save()
-            if stop_now and not (closing and at_end):
+                self._save()
+            if stop_now and self.step != self.last:
                 self._raise_interrupted()
 
-    def _train_step(self, step: int, movement: MovementCheck, listener: Listener) -> None:
+    def _is_due(self, every: int) -> bool:
+        return self.step % every == 0 or self.step == self.last
+
+    def _train_step(self, step: int, movement: MovementCheck) -> None:
         factor = self.schedule.factor(step)
         self.optimizer.set_rates(factor, self.new_factor(step))
         batch = self.batches.at(step)
+        loss = None
         try:
             loss = self._backward(batch, self.config.accumulate)
         except (RuntimeError, MemoryError) as error:
             if not is_out_of_memory(error):
                 raise
-            ran_out = True
-        else:
-            ran_out = False
-        if ran_out:  # outside the handler, whose traceback would keep all tensors of the step
-            self._raise_out_of_memory(batch, listener)
+        if loss is None:  # outside the handler, whose traceback would keep all tensors of the step
+            self._raise_out_of_memory(batch)
         movement.after_backward(step)
         norms = self.optimizer.clip()
         finite = torch.isfinite(torch.stack([loss, *norms.values()])).all()
@@ -181,10 +176,7 @@ class Engine:
         self.optimizer.step(self._suppressed)
         movement.after_update(self._suppressed)
         self.step = step
-        self._pending.steps.append(step)
-        self._pending.rates.append(self.config.lr * factor)
-        self._pending.losses.append(loss)
-        self._pending.norms.append(norms)
+        self._pending.append(_Pending(step, self.config.lr * factor, loss, norms))
 
     def _backward(self, batch: BatchLike, microbatches: int, *, only_first: bool = False) -> Tensor:
         """Gradients of the mean loss over a batch, added up over its microbatches, and that loss.
@@ -206,16 +198,16 @@ class Engine:
                 break
         return losses[0] if microbatches == 1 else torch.stack(losses).sum()
 
-    def _raise_out_of_memory(self, batch: BatchLike, listener: Listener) -> NoReturn:
+    def _raise_out_of_memory(self, batch: BatchLike) -> NoReturn:
         """Save the last step, and say in how many microbatches a batch fits, having tried.
 
         Raises:
             ConfigError: always.
         """
         self.model.zero_grad(set_to_none=True)
-        if self._pending.steps:
-            listener.lines(self._flush(listener, time.perf_counter()))
-            listener.save()
+        if self._pending:
+            self._flush(time.perf_counter())
+            self._save()
 
         def attempt(microbatches: int) -> None:
             try:
@@ -240,38 +232,41 @@ class Engine:
         elapsed = time.perf_counter() - started
         self.ledger = self.ledger.model_copy(update={"seconds": self.ledger.seconds + elapsed})
 
-    def _flush(self, listener: Listener, started: float) -> list[dict[str, Any]]:
+    def _flush(self, started: float) -> None:
         """Read the pending figures from the device: one synchronisation for all of them."""
-        pending, self._pending = self._pending, _Pending()
-        scopes = list(pending.norms[0])
-        rows = torch.stack(
-            [torch.stack([loss, *norms.values()]) for loss, norms in zip(pending.losses, pending.norms, strict=True)]
-        ).tolist()
+        pending, self._pending = self._pending, []
+        scopes = list(pending[0].norms)
+        rows = torch.stack([torch.stack([figures.loss, *figures.norms.values()]) for figures in pending]).tolist()
         self._add_seconds(started)
-        lines: list[dict[str, Any]] = []
-        for step, rate, row in zip(pending.steps, pending.rates, rows, strict=True):
-            if not all(value - value == 0 for value in row):
-                self._raise_diverged(step, row, scopes, lines, listener)
-            tokens = self.ledger.tokens + self.tokens_per_step
-            flops = self.ledger.flops + self.flops_per_step
-            self.ledger = self.ledger.model_copy(update={"tokens": tokens, "flops": flops})
-            norm_keys = {"old": "grad_norm", "new": "grad_norm_new"}
-            line = {"step": step, "train_loss": row[0], "lr": rate}
-            line |= {norm_keys[scope]: value for scope, value in zip(scopes, row[1:], strict=True)}
-            lines.append(line | {"tokens": tokens, "flops": flops})
-        lines[-1]["timing"] = {"seconds": self.ledger.seconds}
-        return lines
+        lines: list[MetricsLine] = []
+        for (step, rate, *_), row in zip(pending, rows, strict=True):
+            if not all(map(math.isfinite, row)):
+                self._raise_diverged(step, row, scopes, lines)
+            cost = {
+                "tokens": self.ledger.tokens + self.tokens_per_step,
+                "flops": self.ledger.flops + self.flops_per_step,
+            }
+            self.ledger = self.ledger.model_copy(update=cost)
+            norms = {NORM_KEYS[scope]: norm for scope, norm in zip(scopes, row[1:], strict=True)}
+            lines.append({"step": step, "train_loss": row[0], "lr": rate} | norms | cost)
+        self._report_steps(lines)
 
-    def _raise_diverged(
-        self, step: int, row: list[float], scopes: list[str], lines: list[dict[str, Any]], listener: Listener
-    ) -> None:
+    def _report_steps(self, lines: list[MetricsLine]) -> None:
+        lines[-1]["timing"] = {"seconds": self.ledger.seconds}
+        for listener in self.listeners:
+            listener.on_steps(lines)
+
+    def _save(self) -> None:
+        for listener in self.listeners:
+            listener.on_save()
+
+    def _raise_diverged(self, step: int, row: list[float], scopes: list[str], lines: list[MetricsLine]) -> None:
         self.step = step - 1
         if lines:
-            lines[-1]["timing"] = {"seconds": self.ledger.seconds}
-            listener.lines(lines)
-        listener.save()
+            self._report_steps(lines)
+        self._save()
         names = ["loss", *(f"gradient norm of the {scope} parameters" for scope in scopes)]
-        bad = next(f"{name} is {value}" for name, value in zip(names, row, strict=True) if value - value != 0)
+        bad = next(f"{name} is {value}" for name, value in zip(names, row, strict=True) if not math.isfinite(value))
         place = first_non_finite(
             self.model, self.batches.at(step), device=self.device, precision=self.precision, backward=True
         )
@@ -282,23 +277,23 @@ class Engine:
             step,
         )
 
-    def _evaluate(self, listener: Listener, lines: Sequence[dict[str, Any]]) -> Validation:
-        """Evaluate now. If a signal comes meanwhile, save this step without its figures and stop."""
+    def _evaluate(self) -> None:
+        """Evaluate this step. If a signal comes meanwhile, or the loss is not finite, save it without figures."""
         try:
             evaluation = evaluate(
                 self.model, self.evaluation, device=self.device, precision=self.precision, stop=self.stop
             )
         except StoppedError:
-            listener.lines(lines)
-            listener.save()
+            self._save()
             self._raise_interrupted()
         if not math.isfinite(evaluation.loss):
-            listener.lines(lines)
-            listener.save()
+            self._save()
             self._raise_diverged_evaluation(evaluation.loss)
         figures = self.figures(evaluation)
         self._validation = self.step, figures
-        return figures
+        timing = {"seconds": self.ledger.seconds}
+        for listener in self.listeners:
+            listener.on_evaluation({"step": self.step, "validation": figures.model_dump(), "timing": timing})
 
     def _raise_diverged_evaluation(self, loss: float) -> NoReturn:
         look = partial(first_non_finite, self.model, device=self.device, precision=self.precision, backward=False)

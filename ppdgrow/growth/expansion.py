@@ -11,7 +11,7 @@ from torch import Tensor
 
 from ppdgrow.accounting import count_parameters, flops_per_token, half_steps
 from ppdgrow.atomic import write_file
-from ppdgrow.checkpoint import Checkpoint, RunFolder, append_jsonl, weight_files, write_checkpoint
+from ppdgrow.checkpoint import Checkpoint, RunFolder, append_jsonl, write_checkpoint
 from ppdgrow.checkpoint.events import Event
 from ppdgrow.config.architecture import Architecture
 from ppdgrow.config.state import Validation
@@ -131,8 +131,7 @@ def _event(name: str, parent: Parent, after: Architecture) -> Event:
 def _child(
     parent: Parent, architecture: Architecture, tensors: dict[str, Tensor], moments: dict[str, dict[str, Tensor]]
 ) -> Checkpoint:
-    old = parent.checkpoint
-    return Checkpoint(architecture, tensors, moments, old.rng, old.state, old.tokenizer)
+    return replace(parent.checkpoint, architecture=architecture, tensors=tensors, moments=moments)
 
 
 def measure(
@@ -206,9 +205,7 @@ def write_expansion(parent: Parent, expansion: Expansion, run: RunFolder, event:
         append_jsonl(fresh.metrics_path, parent.metrics())
         append_jsonl(fresh.growth_path, lineage)
         write_file(fresh.card_path, model_card(run.path.name, child.architecture, state, lineage, recipe))
-        write_checkpoint(
-            fresh.checkpoint_path(parent.step), replace(child, state=state), assignment=weight_files(parent.folder)
-        )
+        write_checkpoint(fresh.checkpoint_path(parent.step), replace(child, state=state))
 
 
 def _with_depth(recipe: str, layers: int) -> str:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import shutil
 from dataclasses import dataclass
-from typing import Any
 
 from ppdgrow.checkpoint import RunFolder, append_jsonl, read_checkpoint, read_jsonl
 from ppdgrow.checkpoint.events import Event, own_events
@@ -12,9 +11,10 @@ from ppdgrow.config.state import Ledger
 from ppdgrow.growth.round import Round
 from ppdgrow.growth.timeline import decision_lines, ledger_line, timeline
 from ppdgrow.nn.model import Model
+from ppdgrow.training.context import RunContext
 from ppdgrow.training.growth_schedule import GrowthSchedule
 from ppdgrow.training.start import Start, start_from
-from ppdgrow.training.trainer import RunContext, Trainer
+from ppdgrow.training.trainer import Trainer
 
 
 @dataclass(frozen=True)
@@ -26,22 +26,22 @@ class ProgressiveRun:
     growth_schedule: GrowthSchedule
     layers: int
 
-    def finish(self, start: Start, model: Model | None, unfinished: dict[str, Any] | None) -> Ledger:
+    def finish(self, start: Start, model: Model | None) -> Ledger:
         """Train from `start` to the run's last step, growing where the growth_schedule says so.
 
         Returns:
             The ledger at the end.
         """
-        trainer = self._trainer(start, unfinished, model)
+        trainer = self._trainer(start, model)
+        trainer.to(trainer.step)  # makes up for an evaluation that was interrupted, and that may decide on a growth
         while True:
-            trainer.finish_evaluation()
             coming = self.growth_schedule.next(trainer.step, self._closed(), self._losses())
             if coming.growth is None:  # what a process that died right after its decision left
                 shutil.rmtree(self.run.trials_path, ignore_errors=True)
             for index, reason in coming.missed:
                 self._pass_over(index, trainer.step, reason)
             if coming.growth is None:
-                trainer.to(coming.step, header=self.header if self.growth_schedule.entries else None)
+                trainer.to(coming.step)
                 if trainer.step == self.context.last:
                     return trainer.engine.ledger
                 continue
@@ -52,11 +52,12 @@ class ProgressiveRun:
             Round(self.context, self.run, coming.growth, pair_lr=self._pair_lr(), header=shown, explain=explain).play()
             newest = self.run.newest_valid()
             assert newest is not None
-            trainer = self._trainer(start_from(read_checkpoint(newest)), None)
+            trainer = self._trainer(start_from(read_checkpoint(newest)))
             self.context.narrator.say(ledger_line(trainer.engine.ledger))
 
-    def _trainer(self, start: Start, unfinished: dict[str, Any] | None, model: Model | None = None) -> Trainer:
-        return Trainer(self.context, self.run, start, pair_lr=self._pair_lr(), unfinished=unfinished, model=model)
+    def _trainer(self, start: Start, model: Model | None = None) -> Trainer:
+        header = self.header if self.growth_schedule.entries else None
+        return Trainer(self.context, self.run, start, pair_lr=self._pair_lr(), model=model, header=header)
 
     def _own(self) -> list[Event]:
         return own_events(read_jsonl(self.run.growth_path)) if self.growth_schedule.entries else []

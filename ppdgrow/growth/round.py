@@ -11,7 +11,7 @@ import shutil
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
-from ppdgrow.checkpoint import RunFolder, append_jsonl, read_checkpoint, read_jsonl, weight_files, write_checkpoint
+from ppdgrow.checkpoint import RunFolder, append_jsonl, read_checkpoint, read_jsonl, write_checkpoint
 from ppdgrow.checkpoint.events import Event
 from ppdgrow.config.growth import GrowthConfig
 from ppdgrow.config.state import Cost
@@ -19,9 +19,8 @@ from ppdgrow.errors import ConfigError
 from ppdgrow.growth.rules import Decision, paired_difference
 from ppdgrow.growth.trials import Arm, Arms
 from ppdgrow.surgery import GrowthRequest
-from ppdgrow.training.context import Parent, load_parent
+from ppdgrow.training.context import Parent, RunContext, load_parent
 from ppdgrow.training.growth_schedule import requests_of
-from ppdgrow.training.trainer import RunContext
 
 
 @dataclass(frozen=True)
@@ -141,11 +140,7 @@ class Round:
         lines = [line for line in read_jsonl(winner.run.metrics_path) if line["step"] > self.parent.step]
         append_jsonl(self.run.metrics_path, lines)
         append_jsonl(self.run.growth_path, self._events(trials, kept, twin))
-        write_checkpoint(
-            self.run.checkpoint_path(self.end),
-            replace(checkpoint, state=state),
-            assignment=weight_files(self.parent.folder),
-        )
+        write_checkpoint(self.run.checkpoint_path(self.end), replace(checkpoint, state=state))
         self.run.prune(self.context.recipe.train.keep)
         shutil.rmtree(self.arms.folder, ignore_errors=True)
 

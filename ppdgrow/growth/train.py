@@ -7,7 +7,7 @@ import shutil
 from typing import Any
 
 from ppdgrow.atomic import write_file
-from ppdgrow.checkpoint import append_jsonl, read_config, read_jsonl, read_state, weight_files
+from ppdgrow.checkpoint import append_jsonl, read_config, read_jsonl, read_state
 from ppdgrow.config.load import dump, recipe_hash
 from ppdgrow.config.state import Ledger
 from ppdgrow.console import Narrator, format_count, format_flops, format_seconds
@@ -18,13 +18,13 @@ from ppdgrow.growth.progressive import ProgressiveRun
 from ppdgrow.growth.rules import CAUTION
 from ppdgrow.growth.timeline import ledger_line
 from ppdgrow.provenance import provenance
+from ppdgrow.training.context import RunContext
 from ppdgrow.training.model_card import model_card
 from ppdgrow.training.output_folder import holds_something
 from ppdgrow.training.preparation import Job, Prepared, TrainRequest, check_length, plan_run, prepare
 from ppdgrow.training.recipe import LENGTH, RENEWED
 from ppdgrow.training.recorder import train_document
-from ppdgrow.training.start import Start, warn_of_lost_lines
-from ppdgrow.training.trainer import RunContext
+from ppdgrow.training.start import Start, resume, warn_of_lost_lines
 
 __all__ = ["TrainRequest", "train"]
 
@@ -42,7 +42,9 @@ def train(request: TrainRequest, narrator: Narrator) -> dict[str, Any]:
     if job.final is not None:
         _tidy(job)
         try:
-            warn_of_lost_lines(job.run, job.last, first=job.first, narrator=narrator)
+            warn_of_lost_lines(
+                job.run, job.last, first=job.first, evaluated=True, config=job.recipe.train, narrator=narrator
+            )
         except InvalidInputError as error:  # nothing is to be done any more that needs the log
             narrator.warn(str(error))
         narrator.say(f"already finished: step {job.last} is in {job.run.path}")
@@ -64,8 +66,6 @@ def train(request: TrainRequest, narrator: Narrator) -> dict[str, Any]:
             stop=stop,
             narrator=narrator,
             first=job.first,
-            last=job.last,
-            assignment={} if job.parent is None else weight_files(job.parent.folder),
         )
         if not holds_something(job.run):
             _create_folder(job, prepared.start)
@@ -108,10 +108,10 @@ def _train(job: Job, context: RunContext, prepared: Prepared) -> dict[str, Any]:
         if changes:
             context.narrator.say(f"the run goes on with another length ({'; '.join(changes)}), the same up to here")
         _update_record(job, renewed=bool(changes))
-    start, unfinished = context.resume(job.run, fresh, first=job.first)
+    start = resume(context, job.run, fresh)
     progressive = ProgressiveRun(context, job.run, prepared.growth_schedule, fresh.architecture.num_layers)
     try:
-        ledger = progressive.finish(start, prepared.model if start is fresh else None, unfinished)
+        ledger = progressive.finish(start, prepared.model if start is fresh else None)
     except DivergedError as error:
         if error.step is not None:
             append_jsonl(job.run.growth_path, [{"event": "diverged", "step": error.step, "until": error.step + 1}])

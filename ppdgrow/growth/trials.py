@@ -28,9 +28,9 @@ from ppdgrow.growth.expansion import (
     write_expansion,
 )
 from ppdgrow.surgery import GrowthRequest
-from ppdgrow.training.context import Parent
-from ppdgrow.training.start import start_from
-from ppdgrow.training.trainer import RunContext, Trainer
+from ppdgrow.training.context import Parent, RunContext
+from ppdgrow.training.start import resume, start_from
+from ppdgrow.training.trainer import Trainer
 
 
 @dataclass(frozen=True)
@@ -138,18 +138,16 @@ class Arms:
 
     def _train(self, run: RunFolder, pair_lr: float, label: str) -> Arm:
         context, parent = self.context, self.parent
-        start, unfinished = context.resume(run, start_from(parent.checkpoint), first=parent.step)
         trainer = Trainer(
             context,
             run,
-            start,
+            resume(context, run, start_from(parent.checkpoint)),
             pair_lr=pair_lr,
-            unfinished=unfinished,
-            span=(parent.step, self.end),
             label=label,
+            span=(parent.step, self.end),
+            header=lambda step, ledger: self.header,
         )
-        trainer.finish_evaluation()
-        trainer.to(self.end, header=lambda step, ledger: self.header)
+        trainer.to(self.end)
         trainer.save()
         evaluation = context.setting.evaluate(trainer.engine.model, context.evaluation, stop=context.stop)
         cost = trainer.engine.ledger.since(parent.checkpoint.state.ledger)

@@ -93,7 +93,7 @@ class NamedAdamW:
             if state is None:
                 continue
             for key in ("exp_avg", "exp_avg_sq"):
-                if key not in state or state[key].shape != parameter.shape or state["step"].ndim:
+                if not set(STATE_KEYS) <= state.keys() or state[key].shape != parameter.shape or state["step"].ndim:
                     raise InvalidInputError(
                         f"optimizer state of {name!r} does not fit the parameter: expected {key} of shape "
                         f"{tuple(parameter.shape)} and a step; use -o train.reset_optimizer=true"

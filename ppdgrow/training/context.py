@@ -24,7 +24,7 @@ from ppdgrow.config.architecture import InputSpec
 from ppdgrow.config.kinds import Task
 from ppdgrow.config.load import Layer, Resolved, read_run_recipe, resolve
 from ppdgrow.config.schema import DataConfig, ModelConfig, Recipe
-from ppdgrow.config.state import TrainerState, Validation
+from ppdgrow.config.state import Environment, TrainerState, Validation
 from ppdgrow.console import Narrator
 from ppdgrow.data import Dataset, Split, open_dataset
 from ppdgrow.engine.device import Precision, resolve_device
@@ -32,6 +32,8 @@ from ppdgrow.engine.evaluate import BatchLike, Evaluation, evaluate
 from ppdgrow.engine.signals import StopFlag
 from ppdgrow.errors import ConfigError, InvalidInputError
 from ppdgrow.nn.model import build_model
+from ppdgrow.optim.adamw import STATE_KEYS
+from ppdgrow.optim.schedule import Schedule
 
 SHORT_NAMES = {torch.bfloat16: "bf16", torch.float16: "fp16", torch.float64: "fp64"}
 EVERYTHING = 10**9  # more batches than a split has: it gives all of its examples
@@ -88,12 +90,11 @@ def _load(optimizer: bool, run: RunFolder, folder: Path, skipped: tuple[str, ...
         raise InvalidInputError(f"{str(run.recipe_path)!r} is not a valid recipe: {error}") from None
     checkpoint = read_checkpoint(folder, optimizer=optimizer)
     for name, state in checkpoint.moments.items():
-        for key in ("exp_avg", "exp_avg_sq"):
-            if state[key].shape != checkpoint.tensors[name].shape:
-                raise InvalidInputError(
-                    f"{str(folder)!r}: optimizer state {key} of {name!r} is {tuple(state[key].shape)}, expected "
-                    f"{tuple(checkpoint.tensors[name].shape)}; use an older checkpoint of the run"
-                )
+        if missing := set(STATE_KEYS) - state.keys():
+            raise InvalidInputError(
+                f"{str(folder)!r}: incomplete optimizer state of {name!r}, it has no {min(missing)}; use an older "
+                "checkpoint of the run"
+            )
     return Parent(run, folder, checkpoint, recipe, values, manifest_digest(folder), skipped)
 
 
@@ -146,6 +147,29 @@ class Setting:
             tokens=self.recipe.model.task != "classify",
             class_names=self.dataset.class_names,
         )
+
+
+@dataclass(frozen=True)
+class RunContext:
+    """What all trainers of a run share. `first` is the step before the run's first."""
+
+    setting: Setting
+    schedule: Schedule
+    environment: Environment
+    evaluation: Sequence[BatchLike]
+    stop: StopFlag
+    narrator: Narrator
+    first: int
+
+    @property
+    def recipe(self) -> Recipe:
+        """The run's resolved recipe."""
+        return self.setting.recipe
+
+    @property
+    def last(self) -> int:
+        """The run's last step."""
+        return self.first + self.recipe.train.steps
 
 
 def input_spec_of(dataset: Dataset, model: ModelConfig) -> InputSpec:

@@ -2,31 +2,46 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any
 
 from torch import Tensor
 
-from ppdgrow.checkpoint import Checkpoint, RunFolder, lines_up_to, read_checkpoint, truncate_jsonl
+from ppdgrow.checkpoint import (
+    Checkpoint,
+    RunFolder,
+    lines_up_to,
+    read_checkpoint,
+    truncate_metrics,
+)
 from ppdgrow.checkpoint.events import trim_lineage
 from ppdgrow.config.architecture import Architecture, new_architecture
-from ppdgrow.config.schema import Recipe
-from ppdgrow.config.state import Environment, Ledger
+from ppdgrow.config.schema import Recipe, TrainConfig
+from ppdgrow.config.state import Environment, Ledger, Validation
 from ppdgrow.console import Narrator
 from ppdgrow.data import Dataset
 from ppdgrow.errors import InvalidInputError
 from ppdgrow.nn.init import initial_tensors
 from ppdgrow.surgery import untie
-from ppdgrow.training.context import Parent, input_spec_of, refuse_changed_data, say_stored_type, task_of
+from ppdgrow.training.context import (
+    Parent,
+    RunContext,
+    input_spec_of,
+    refuse_changed_data,
+    say_stored_type,
+    task_of,
+)
 
 _SHOWN = 5  # stretches of lost steps in a warning
 
 
 @dataclass(frozen=True)
 class Start:
-    """A model with its optimizer state and random streams, at a step, and what it cost so far."""
+    """A model with its optimizer state and random streams, at a step, and what it cost so far.
+
+    `validation` are the figures of that step, if the run evaluated it; `shards` are the files of its tensors, if any.
+    """
 
     architecture: Architecture
     tensors: dict[str, Tensor]
@@ -35,6 +50,8 @@ class Start:
     step: int
     lr_factor: float
     ledger: Ledger
+    validation: Validation | None = None
+    shards: Mapping[str, str] = field(default_factory=dict)
 
 
 def first_start(parent: Parent | None, recipe: Recipe, dataset: Dataset) -> Start:
@@ -43,7 +60,7 @@ def first_start(parent: Parent | None, recipe: Recipe, dataset: Dataset) -> Star
         architecture = new_architecture(recipe.model, task_of(recipe), input_spec_of(dataset, recipe.model))
         tensors = dict(initial_tensors(architecture, recipe.train.seed))
         return Start(architecture, tensors, {}, {}, 0, 0.0, Ledger())
-    start = start_from(parent.checkpoint)
+    start = replace(start_from(parent.checkpoint), validation=None)
     return replace(start, moments={}) if recipe.train.reset_optimizer else start
 
 
@@ -51,7 +68,17 @@ def start_from(checkpoint: Checkpoint) -> Start:
     """The start that a checkpoint is, its tied pairs untied."""
     state = checkpoint.state
     architecture, tensors, moments = untie(checkpoint.architecture, checkpoint.tensors, checkpoint.moments)
-    return Start(architecture, tensors, moments, checkpoint.rng, state.step, state.lr_factor, state.ledger)
+    return Start(
+        architecture,
+        tensors,
+        moments,
+        checkpoint.rng,
+        state.step,
+        state.lr_factor,
+        state.ledger,
+        state.validation,
+        checkpoint.shards,
+    )
 
 
 def newest_checkpoint(run: RunFolder, skipped: list[str]) -> Path | None:
@@ -73,84 +100,62 @@ def newest_checkpoint(run: RunFolder, skipped: list[str]) -> Path | None:
     return newest
 
 
-def resume(
-    run: RunFolder,
-    start: Start,
-    *,
-    first: int,
-    last: int,
-    eval_every: int,
-    dataset: Dataset,
-    environment: Environment,
-    reported: set[Environment],
-    narrator: Narrator,
-) -> tuple[Start, dict[str, Any] | None]:
+def resume(context: RunContext, run: RunFolder, start: Start) -> Start:
     """The newest valid checkpoint of a run as a start, if it has one; metrics and lineage are trimmed to it.
 
     Args:
-        run: the folder.
+        context: its data must still be that of the checkpoint; what else differs is said, and so is damage:
+            checkpoints that are not whole, metrics that lost lines.
+        run: the folder of the run, or of one of its arms.
         start: what to start from if it holds no checkpoint.
-        first: the step before the run's first.
-        last: the run's last step.
-        eval_every: of the recipe.
-        dataset: it must still be that of the checkpoint.
-        environment: differences to that of the checkpoint are said.
-        reported: environments whose differences were said already; that of the checkpoint is added.
-        narrator: for these, and for damage: checkpoints that are not whole, metrics that lost lines.
-
-    Returns:
-        The start (`start` itself if there is no checkpoint), and the metrics line of its step where an
-        interrupted evaluation is still owed.
 
     Raises:
         InvalidInputError: the data changed, or no checkpoint is intact.
     """
     run.sweep()
+    first, narrator = start.step, context.narrator
     skipped: list[str] = []
     newest = newest_checkpoint(run, skipped)
     for reason in skipped:
         narrator.warn(f"skipped a damaged checkpoint: {reason}")
-    evaluated = False
     if newest is not None:
         checkpoint = read_checkpoint(newest)
         say_stored_type(checkpoint, newest, narrator)
-        state = checkpoint.state
-        if state.environment not in reported:
-            reported.add(state.environment)
-            _note_environment(state.environment, environment, narrator)
-        refuse_changed_data(dataset, state, run.path)
+        _note_environment(checkpoint.state.environment, context.environment, narrator)
+        refuse_changed_data(context.setting.dataset, checkpoint.state, run.path)
         start = start_from(checkpoint)
-        evaluated = state.validation is not None
         if start.step > first:
-            narrator.say(f"going on from step {state.step} of {last}")
+            narrator.say(f"going on from step {start.step} of {context.last}")
+    evaluated = start.step == first or start.validation is not None
     trim_lineage(run.growth_path, start.step)
-    lines = _trim_metrics(run, start.step, first=first, narrator=narrator)
-    due = start.step > first and (start.step % eval_every == 0 or start.step == last)
-    line = lines.get(start.step) if due else None
-    # A kill may come between the line and the checkpoint, so both must have the figures.
-    return start, None if line is None or (evaluated and "validation" in line) else line
+    truncate_metrics(run.metrics_path, start.step, evaluated=evaluated)
+    warn_of_lost_lines(
+        run, start.step, first=first, evaluated=evaluated, config=context.recipe.train, narrator=narrator
+    )
+    return start
 
 
-def _trim_metrics(run: RunFolder, step: int, *, first: int, narrator: Narrator) -> dict[int, dict[str, Any]]:
-    """Cut the metrics to a step, say which lines of this run are lost, and return them by step."""
-    truncate_jsonl(run.metrics_path, step)
-    return warn_of_lost_lines(run, step, first=first, narrator=narrator)
-
-
-def warn_of_lost_lines(run: RunFolder, step: int, *, first: int, narrator: Narrator) -> dict[int, dict[str, Any]]:
-    """Say which lines of metrics a run has lost up to a checkpoint at `step`, and return those it has by step.
+def warn_of_lost_lines(
+    run: RunFolder, step: int, *, first: int, evaluated: bool, config: TrainConfig, narrator: Narrator
+) -> None:
+    """Say which lines of metrics a run has lost up to a checkpoint at `step`; `evaluated`: that has its figures.
 
     Raises:
         InvalidInputError: a line is not valid or has no step.
     """
-    lines = {line["step"]: line for line in lines_up_to(run.metrics_path, step)}
-    lost = [number for number in range(first + 1, step + 1) if number not in lines]
+    lines = lines_up_to(run.metrics_path, step)
+    trained = {line["step"] for line in lines if "train_loss" in line}
+    known = {line["step"] for line in lines if "validation" in line} | (set() if evaluated else {step})
+    lost = [
+        number
+        for number in range(first + 1, step + 1)
+        if number not in trained or (number % config.eval_every == 0 and number not in known)
+    ]
     if lost:
         narrator.warn(
             f"{str(run.metrics_path)!r} has lost the {_in_words(lost)}, though the checkpoint of step {step} has them "
             "behind it: the weights are whole, the curves have a gap; restore the file from a copy of the run"
         )
-    return lines
 
 
 def _in_words(steps: Sequence[int]) -> str:
@@ -171,4 +176,4 @@ def _note_environment(then: Environment, now: Environment, narrator: Narrator) -
     old, new = then.model_dump(), now.model_dump()
     differing = [f"{key} {old[key]} -> {new[key]}" for key in old if old[key] != new[key]]
     if differing:
-        narrator.warn(f"the last bits may differ from an unbroken run: {', '.join(differing)}")
+        narrator.warn(f"the last bits may differ from an unbroken run: {', '.join(differing)}", once=True)

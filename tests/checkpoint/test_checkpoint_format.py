@@ -176,7 +176,7 @@ BEHIND: dict[str, tuple[str, bytes, str]] = {
     "a tensor named twice": (
         WEIGHTS,
         raw_safetensors(f'{{"t0":{{"dtype":"F32","shape":[9],"data_offsets":[0,36]}},"t0":{{{ONE}}}}}', bytes(4)),
-        "stands twice",
+        "occurs twice",
     ),
     "trailing bytes": (WEIGHTS, raw_safetensors(f'{{"t0":{{{ONE}}}}}', bytes(5)), "not a whole safetensors file"),
     "data cut": (WEIGHTS, raw_safetensors(f'{{"t0":{{{ONE}}}}}', bytes(3)), "not a whole safetensors file"),
@@ -189,7 +189,7 @@ BEHIND: dict[str, tuple[str, bytes, str]] = {
     ),
     "optimizer state of no weight": (TRAINER, raw_safetensors(f'{{"step.t9":{{{ONE}}}}}', bytes(4)), "step.t9"),
     "a trainer tensor of no kind": (TRAINER, raw_safetensors(f'{{"lr.t0":{{{ONE}}}}}', bytes(4)), "lr.t0"),
-    "half an optimizer state": (TRAINER, raw_safetensors(f'{{"step.t0":{{{ONE}}}}}', bytes(4)), "incomplete .*t0"),
+    "a step that is no scalar": (TRAINER, raw_safetensors(f'{{"step.t0":{{{ONE}}}}}', bytes(4)), r"step.t0.*expected"),
     "config is a list": ("config.json", b"[]", "the document: "),
     "config is not UTF-8": ("config.json", b"\xff\xfe{}", "not UTF-8"),
     "config with infinity": ("config.json", b'{"width": Infinity}', "Infinity is not a JSON number"),
@@ -260,10 +260,10 @@ def test_shards_hold_at_most_the_bytes_asked_for_and_read_as_one(sharded: Path, 
 def test_growth_and_its_removal_give_the_sharded_parent_back_byte_for_byte(sharded: Path, tmp_path: Path) -> None:
     parent = read_checkpoint(sharded)
     grown = with_tensors(parent, n0=torch.ones(20), n1=torch.ones(20))
-    write_checkpoint(tmp_path / "grown", grown, shard_bytes=80, assignment=weight_files(sharded))
+    write_checkpoint(tmp_path / "grown", grown, shard_bytes=80)
     files = weight_files(tmp_path / "grown")
     assert {files["n0"], files["n1"]} == {"model-00003.safetensors", "model-00004.safetensors"}
-    write_checkpoint(tmp_path / "back", parent, shard_bytes=80, assignment=files)
+    write_checkpoint(tmp_path / "back", replace(parent, shards=files), shard_bytes=80)
     assert file_bytes(tmp_path / "back") == file_bytes(sharded)
 
 
@@ -271,9 +271,7 @@ def test_a_shard_without_tensors_is_dropped_and_its_number_is_free_again(sharded
     parent = read_checkpoint(sharded)
     kept = {name: tensor for name, tensor in parent.tensors.items() if name in ("t2", "t3")}
     moments = {name: parent.moments[name] for name in kept}
-    assignment = {name: file for name, file in weight_files(sharded).items() if name in kept}
-    less = replace(parent, tensors=kept, moments=moments)
-    write_checkpoint(tmp_path / "less", less, assignment=assignment)
+    write_checkpoint(tmp_path / "less", replace(parent, tensors=kept, moments=moments))
     assert not (tmp_path / "less" / "model-00001.safetensors").exists()
     assert read_checkpoint(tmp_path / "less").tensors.keys() == {"t2", "t3"}
 
@@ -319,7 +317,7 @@ def test_a_single_file_beside_an_index_is_ambiguous(sharded: Path, folder: Path)
 @pytest.mark.parametrize("name", ["../x.safetensors", "/x.safetensors", "x.bin", TRAINER])
 def test_an_assignment_cannot_write_elsewhere(tmp_path: Path, name: str) -> None:
     with pytest.raises(ValueError, match="cannot be a shard"):
-        write_checkpoint(tmp_path / "run" / "c", tiny_checkpoint(), assignment={"t0": name})
+        write_checkpoint(tmp_path / "run" / "c", replace(tiny_checkpoint(), shards={"t0": name}))
     assert list(tmp_path.iterdir()) == []
 
 

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from ppdgrow.checkpoint import append_jsonl, read_jsonl, truncate_jsonl
+from ppdgrow.checkpoint import append_jsonl, read_jsonl, truncate_metrics
 from ppdgrow.errors import InvalidInputError, StorageError
 
 
@@ -47,11 +47,11 @@ def test_nan_is_refused_with_nothing_written(tmp_path: Path) -> None:
 def test_truncation_keeps_the_steps_up_to_one(tmp_path: Path) -> None:
     path = tmp_path / "m.jsonl"
     append_jsonl(path, [{"step": step} for step in range(1, 6)])
-    truncate_jsonl(path, 3)
+    truncate_metrics(path, 3, evaluated=True)
     assert [line["step"] for line in read_jsonl(path)] == [1, 2, 3]
     path.write_text('{"loss": 1}\n')
     with pytest.raises(InvalidInputError, match="no whole number 'step'"):
-        truncate_jsonl(path, 3)
+        truncate_metrics(path, 3, evaluated=True)
 
 
 def test_a_folder_that_is_gone_is_a_storage_error(tmp_path: Path) -> None:

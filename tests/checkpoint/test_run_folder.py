@@ -15,7 +15,7 @@ from ppdgrow.checkpoint import (
     locate_checkpoint,
     read_checkpoint,
     read_jsonl,
-    truncate_jsonl,
+    truncate_metrics,
     write_checkpoint,
 )
 from ppdgrow.errors import ConfigError, InvalidInputError, StorageError
@@ -186,7 +186,7 @@ def test_the_lock_of_a_folder_that_is_gone_is_a_storage_error(tmp_path: Path) ->
 
 
 def test_truncating_an_absent_log_does_not_make_one(tmp_path: Path) -> None:
-    truncate_jsonl(tmp_path / "m.jsonl", 3)
+    truncate_metrics(tmp_path / "m.jsonl", 3, evaluated=True)
     assert list(tmp_path.iterdir()) == []
 
 
@@ -215,7 +215,7 @@ def test_truncation_leaves_the_kept_lines_as_they_were(tmp_path: Path) -> None:
     path = tmp_path / "m.jsonl"
     append_jsonl(path, [{"step": 1, "loss": 0.1 + 0.2, "name": "é"}, {"step": 2}])
     first = path.read_bytes().splitlines(keepends=True)[0]
-    truncate_jsonl(path, 1)
+    truncate_metrics(path, 1, evaluated=True)
     assert path.read_bytes() == first
 
 

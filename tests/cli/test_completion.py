@@ -238,7 +238,7 @@ def test_remove_knows_the_pairs_of_the_run(runs: Path, ask: Ask) -> None:
 
 
 def test_the_words_are_those_of_the_program() -> None:
-    from ppdgrow.data.registry import DATASETS
+    from ppdgrow.data.named import DATASETS
     from ppdgrow.probing.cancellation import DTYPES
 
     assert set(DATASETS) == set(DATA_NAMES)

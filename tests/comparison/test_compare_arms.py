@@ -305,7 +305,7 @@ def test_runs_of_a_folder_that_grew_differently_are_told(tmp_path: Path) -> None
     write_run(tmp_path / "g" / "1", {20: 4.0}, seed=1, events=[growth(5, method="copy")])
     _, warnings = read_arms([tmp_path / "g"])
     assert len(warnings) == 1
-    assert "no seeds of one arm: how they were trained and grown" in warnings[0]
+    assert "not seeds of one arm: how they were trained and grown" in warnings[0]
 
 
 @pytest.mark.parametrize(

@@ -180,7 +180,9 @@ def test_the_title_counts_the_arms_without_the_baseline_and_verdicts_stand_by_th
 def test_the_command_writes_what_it_says(tmp_path: Path, ppdgrow: Command) -> None:
     comparison(tmp_path)
     done = ppdgrow("compare base grown --plot c.svg --report pages.md --report pages.html")
-    assert done.stderr.splitlines() == ["written: c.svg", "written: pages.md", "written: pages.html"]
+    written, following = done.stderr.splitlines()[:3], done.stderr.splitlines()[3:]
+    assert written == ["written: c.svg", "written: pages.md", "written: pages.html"]
+    assert following == ["next, see what the blocks of grown/seed-1 do:", "  ppdgrow probe grown/seed-1"]
     assert "](<c.svg>)" in (tmp_path / "pages.md").read_text(encoding="utf-8")
     assert "data:image/svg+xml" in (tmp_path / "pages.html").read_text(encoding="utf-8")
     ppdgrow("compare base grown --report alone.md")

@@ -10,7 +10,7 @@ from local_images import write_classes
 
 from ppdgrow.config.schema import DataConfig
 from ppdgrow.data import Dataset, open_dataset
-from ppdgrow.data.augmentation import Augmentation
+from ppdgrow.data.images import Augmentation
 from ppdgrow.seeding import generator
 
 CPU = torch.device("cpu")

@@ -14,7 +14,6 @@ from ppdgrow.config.schema import DataConfig
 from ppdgrow.data import NO_TARGET, Batch, Batches, open_dataset
 from ppdgrow.data.batches import Examples, evaluation_batches
 from ppdgrow.data.images import ImageExamples, LabelledImages
-from ppdgrow.data.masking import draw_masks
 from ppdgrow.data.text import MaskedTask, TokenWindows
 from ppdgrow.errors import InvalidInputError
 from ppdgrow.seeding import generator
@@ -149,10 +148,10 @@ def test_masks_are_those_of_bert() -> None:
 
 @pytest.mark.parametrize("fraction", [0.01, 0.5, 1.0])
 def test_the_fraction_of_masked_tokens(fraction: float) -> None:
-    masks = draw_masks((200, 512), num_tokens=10, mask_id=10, fraction=fraction, draw=generator("a test"))
-    assert abs(float(masks.selected.double().mean()) - fraction) < 0.01
-    assert bool(masks.selected.any(dim=1).all())
-    assert not bool((masks.replacements >= 0)[~masks.selected].any())
+    selected, replacements = MaskedTask(10, fraction).draw((200, 512), generator("a test"))
+    assert abs(float(selected.double().mean()) - fraction) < 0.01
+    assert bool(selected.any(dim=1).all())
+    assert not bool((replacements >= 0)[~selected].any())
 
 
 def test_less_than_one_batch_is_refused() -> None:

@@ -11,16 +11,17 @@ import pytest
 import torch
 
 from ppdgrow.config.schema import DataConfig
-from ppdgrow.data import cifar10, open_dataset
+from ppdgrow.data import named, open_dataset
+from ppdgrow.data.decoding import decode
 from ppdgrow.errors import ConfigError, InvalidInputError
 
 CPU = torch.device("cpu")
 PARQUET = Path("cifar10") / "plain_text"
 
 
-def cifar(folder: Path) -> cifar10.Cifar10:
+def cifar(folder: Path) -> named.Cifar10:
     dataset = open_dataset(DataConfig(name="cifar10", directory=str(folder)), "classify")
-    assert isinstance(dataset, cifar10.Cifar10)
+    assert isinstance(dataset, named.Cifar10)
     return dataset
 
 
@@ -32,8 +33,7 @@ def test_validation_is_the_last_5000_and_only_these_are_decoded(
     import pyarrow.parquet
 
     decoded = []
-    decode = cifar10._decode
-    monkeypatch.setattr(cifar10, "_decode", lambda image: [decoded.append(image), decode(image)][1])  # type: ignore[func-returns-value]
+    monkeypatch.setattr(named, "decode", lambda image: [decoded.append(image), decode(image)][1])  # type: ignore[func-returns-value]
     dataset = cifar(real_data)
     batches = dataset.evaluation("validation", batch_size=100, num_batches=2, device=CPU)
     shard = pyarrow.parquet.read_table(real_data / PARQUET / "train-00004-of-00005.parquet").slice(5000)
@@ -53,7 +53,7 @@ def test_validation_is_the_last_5000_and_only_these_are_decoded(
 
 
 def test_train_and_validation_share_no_image() -> None:
-    rows = [set(cifar10._rows(split)) for split in ("train", "validation")]
+    rows = [set(named.Cifar10.rows[split]) for split in ("train", "validation")]
     assert [len(part) for part in rows] == [45_000, 5_000]
     assert rows[0] | rows[1] == set(range(50_000))
 
@@ -66,7 +66,7 @@ def test_the_official_python_files(tmp_path: Path, monkeypatch: pytest.MonkeyPat
     folder.mkdir()
     content = {"data": pixels.reshape(6, -1), "labels": [0, 1, 2, 7, 8, 9]}
     (folder / "test_batch").write_bytes(pickle.dumps(content))
-    (folder / "batches.meta").write_bytes(pickle.dumps({"label_names": list(cifar10.Cifar10.classes)}))
+    (folder / "batches.meta").write_bytes(pickle.dumps({"label_names": list(named.Cifar10.classes)}))
     with pytest.raises(InvalidInputError, match=r"cifar-10-batches-py.*--data-dir"):
         cifar(tmp_path).images("test")  # the checksums are wrong, so nothing is unpickled
     monkeypatch.setattr(CIFAR10, "_check_integrity", lambda self: True)

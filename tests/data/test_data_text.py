@@ -11,10 +11,9 @@ import torch
 
 from ppdgrow.config.schema import DataConfig
 from ppdgrow.data import Dataset, open_dataset
-from ppdgrow.data.stdlib import Stdlib, source_files, split_of
+from ppdgrow.data.named import Stdlib, WikiText2
 from ppdgrow.data.text import TextDataset
 from ppdgrow.data.tokenization import CHUNK_CHARACTERS, load_tokenizer, make_tokenizer
-from ppdgrow.data.wikitext2 import join_rows
 from ppdgrow.errors import InvalidInputError
 
 CPU = torch.device("cpu")
@@ -114,7 +113,7 @@ def test_rows_of_the_hub_are_the_official_file(real_data: Path) -> None:
     official = (real_data / "wikitext-2" / "valid.txt").read_bytes()
     rows = [row if row.strip() else "" for row in official.decode().splitlines(keepends=True)]
     assert rows.count("") > 100
-    assert join_rows(rows) == official
+    assert WikiText2.join_rows(rows) == official
 
 
 @pytest.mark.parametrize("spec", SPECS)
@@ -146,12 +145,14 @@ def test_mlm_has_a_mask_token_and_no_bits_per_byte(folder: Path) -> None:
 
 
 def test_sources_of_python_are_dealt_to_three_splits() -> None:
-    names = source_files(Path(sysconfig.get_path("stdlib")))
+    names = Stdlib.source_files(Path(sysconfig.get_path("stdlib")))
     assert names == sorted(set(names))
     assert "os.py" in names
     assert "json/decoder.py" in names
     assert not [name for name in names if {"site-packages", "test", "tests", "idlelib"} & set(name.split("/"))]
-    shares = {split: sum(split_of(name) == split for name in names) / len(names) for split in ("validation", "test")}
+    shares = {
+        split: sum(Stdlib.split_of(name) == split for name in names) / len(names) for split in ("validation", "test")
+    }
     assert all(0.02 < share < 0.1 for share in shares.values())
 
     dataset = open_dataset(DataConfig(tokenizer="byte"), "lm")
@@ -160,7 +161,7 @@ def test_sources_of_python_are_dealt_to_three_splits() -> None:
     assert len(texts["train"]) > 2_000_000
     assert texts["train"] == dataset.read("train")
     source = (Path(sysconfig.get_path("stdlib")) / "os.py").read_bytes()
-    assert [split for split, text in texts.items() if source in text] == [split_of("os.py")]
+    assert [split for split, text in texts.items() if source in text] == [Stdlib.split_of("os.py")]
 
 
 def test_a_python_without_sources_is_explained(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

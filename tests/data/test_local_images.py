@@ -17,7 +17,7 @@ from ppdgrow.config.schema import DataConfig
 from ppdgrow.data import Split, open_dataset, resolve_defaults
 from ppdgrow.data.decoding import decode, size_of
 from ppdgrow.data.local.datasets import LocalImages
-from ppdgrow.data.local.splitting import by_hash
+from ppdgrow.data.local.splits import by_hash
 from ppdgrow.errors import ConfigError, InvalidInputError
 
 CPU = torch.device("cpu")

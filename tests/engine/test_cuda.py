@@ -53,17 +53,17 @@ class OnDevice(Counting):
 
 @on_each_device
 def test_a_training_step_never_waits_for_the_device(device: torch.device) -> None:
-    engine, log = engine_of(new_model(device=device), steps=40, device=device)
+    engine, _ = engine_of(new_model(device=device), steps=40, device=device)
     engine.batches, engine.evaluation = OnDevice(device), [OnDevice(device).at(-1)]
-    engine.run(12, log)
+    engine.run(12)
     movement = MovementCheck(engine.model, engine.optimizer)
     movement._seen = WATCHED_STEPS  # it has judged, which reads from the device
     steps = range(13, 13 + FLUSH_EVERY - 1)
     with waiting_is_an_error(device):
         for step in steps:
-            engine._train_step(step, movement, log)
+            engine._train_step(step, movement)
     assert engine.step == steps[-1]
-    assert len(engine._pending.losses) == len(steps), "nothing was read meanwhile"
+    assert len(engine._pending) == len(steps), "nothing was read meanwhile"
 
 
 @on_each_device

@@ -18,7 +18,7 @@ from ppdgrow.engine.evaluate import Evaluation, evaluate, mean_loss
 from ppdgrow.engine.loop import FLUSH_EVERY, Engine
 from ppdgrow.engine.movement import MovementCheck
 from ppdgrow.engine.signals import StopFlag
-from ppdgrow.errors import CheckFailedError, ConfigError, DivergedError, InterruptedRunError
+from ppdgrow.errors import CheckFailedError, ConfigError, DivergedError, InterruptedRunError, InvalidInputError
 from ppdgrow.nn.init import initial_tensors
 from ppdgrow.nn.model import Model, build_model
 from ppdgrow.optim.adamw import NamedAdamW
@@ -50,17 +50,19 @@ class Log:
 
     engine: Engine | None = None
     metrics: list[dict[str, Any]] = field(default_factory=list)
+    evaluations: list[dict[str, Any]] = field(default_factory=list)
     saved: list[int] = field(default_factory=list)
 
-    def lines(self, lines: Sequence[dict[str, Any]]) -> None:
+    def on_steps(self, lines: Sequence[dict[str, Any]]) -> None:
         self.metrics += lines
 
-    def save(self) -> None:
+    def on_evaluation(self, line: dict[str, Any]) -> None:
+        assert self.metrics[-1]["step"] == line["step"], "the step comes first"
+        self.evaluations.append(line)
+
+    def on_save(self) -> None:
         assert self.engine is not None
         self.saved.append(self.engine.step)
-
-    def progress(self, step: int, latest: dict[str, Any]) -> None:
-        assert latest["step"] == step
 
 
 def architecture(pair: bool = False) -> Architecture:
@@ -86,13 +88,16 @@ def engine_of(model: Model, steps: int = 40, device: torch.device = CPU, **chang
         config=config,
         device=device,
         precision="fp32",
+        first=0,
         step=0,
         ledger=Ledger(),
         tokens_per_step=BATCH * LENGTH,
         flops_per_step=10,
         stop=StopFlag(),
     )
-    return engine, Log(engine)
+    log = Log(engine)
+    engine.listeners = [log]
+    return engine, log
 
 
 def new_model(pair: bool = False, device: torch.device = CPU) -> Model:
@@ -111,10 +116,10 @@ def same(x: dict[str, Tensor], y: dict[str, Tensor]) -> bool:
 def test_it_learns_and_reports_every_step_once() -> None:
     engine, log = engine_of(new_model())
     assert FLUSH_EVERY < 15, "the tests below poison and stop within a flush"
-    engine.run(40, log)
+    engine.run(40)
     assert [line["step"] for line in log.metrics] == list(range(1, 41))
     assert log.metrics[-1]["train_loss"] < 0.5 * log.metrics[0]["train_loss"]
-    assert [line["step"] for line in log.metrics if "validation" in line] == [15, 30, 40]
+    assert [line["step"] for line in log.evaluations] == [15, 30, 40]
     assert log.saved == [12, 24, 36, 40]
     assert log.metrics[-1]["tokens"] == 40 * BATCH * LENGTH
     assert log.metrics[-1]["flops"] == 400
@@ -124,7 +129,7 @@ def test_it_learns_and_reports_every_step_once() -> None:
 def test_old_and_new_parameters_are_clipped_and_logged_apart() -> None:
     model = new_model(pair=True)
     engine, log = engine_of(model, clip_norm=1e-3)
-    engine.run(2, log)
+    engine.run(2)
     assert all("grad_norm_new" in line for line in log.metrics)
     batch = Counting().at(9)
     torch.nn.functional.cross_entropy(model(batch.inputs).flatten(0, 1), batch.targets.flatten()).backward()  # type: ignore[no-untyped-call]
@@ -166,8 +171,8 @@ def test_control_an_unweighted_mean_of_pieces_is_another_gradient() -> None:
 
 def test_training_in_pieces_is_the_same_training_up_to_rounding() -> None:
     whole, cut = engine_of(new_model()), engine_of(new_model(), accumulate=4)
-    for engine, log in (whole, cut):
-        engine.run(10, log)
+    for engine, _log in (whole, cut):
+        engine.run(10)
     assert cut[1].metrics[-1]["tokens"] == whole[1].metrics[-1]["tokens"]
     for a, b in zip(whole[1].metrics, cut[1].metrics, strict=True):
         assert a["train_loss"] == pytest.approx(b["train_loss"], rel=1e-4)
@@ -198,12 +203,12 @@ class PoisonAt(Counting):
 def test_a_non_finite_loss_is_never_applied() -> None:
     """Poison at step 7, flushed at step 10: weights and moments are those after step 6."""
     good, _ = engine_of(new_model())
-    good.run(6, Log(good))
+    good.run(6)
     engine, log = engine_of(new_model())
-    engine.batches = PoisonAt(engine.model, 7)  # type: ignore[arg-type]
+    engine.batches = PoisonAt(engine.model, 7)
     with pytest.raises(DivergedError, match="diverged at step 7: the loss is nan"):
-        engine.run(40, log)
-    assert same(weights(engine.model), weights(good.model))  # type: ignore[arg-type]
+        engine.run(40)
+    assert same(weights(engine.model), weights(good.model))
     found, expected = engine.optimizer.moments(), good.optimizer.moments()
     assert all(torch.equal(found[name][key], expected[name][key]) for name in expected for key in expected[name])
     assert engine.step == 6
@@ -221,10 +226,10 @@ def test_the_first_place_of_a_non_finite_value_is_named(name: str) -> None:
     model = new_model(pair=True)
     blow_up(model, "head.out")  # later, and not to be named
     blow_up(model, name)
-    engine, log = engine_of(model)
+    engine, _log = engine_of(model)
     block = f"in block {name.split('.')[1]}, " if name.startswith("blocks.") else ""
     with pytest.raises(DivergedError) as info:
-        engine.run(40, log)
+        engine.run(40)
     assert f"(first {block}in the output of {name})" in str(info.value)
     assert all(p.grad is None for p in model.parameters())
 
@@ -243,9 +248,9 @@ def test_a_non_finite_gradient_of_finite_values_is_named() -> None:
     dict(model.named_modules())["blocks.l2.f.out"].register_forward_hook(
         lambda module, args, output: Poisoned.apply(output)
     )
-    engine, log = engine_of(model)
+    engine, _log = engine_of(model)
     with pytest.raises(DivergedError, match=r"gradient norm .* is nan \(first in block l2, in the gradient of") as info:
-        engine.run(40, log)
+        engine.run(40)
     assert "blocks.l2.f.out" in str(info.value)
 
 
@@ -255,7 +260,7 @@ def test_weights_and_evaluations_that_are_not_finite_are_named() -> None:
         model.get_parameter("blocks.l1.g.up.weight")[0, 0] = torch.nan
     engine, log = engine_of(model)
     with pytest.raises(DivergedError, match=r"first in block l1, in the weights of blocks\.l1\.g\.up\.weight"):
-        engine.run(40, log)
+        engine.run(40)
     model = new_model()
     engine, log = engine_of(model, eval_every=2)
 
@@ -264,7 +269,7 @@ def test_weights_and_evaluations_that_are_not_finite_are_named() -> None:
 
     dict(model.named_modules())["blocks.l2.g"].register_forward_hook(only_in_evaluation)
     with pytest.raises(DivergedError, match=r"validation loss at step 2 is nan \(first in block l2, in the output of"):
-        engine.run(40, log)
+        engine.run(40)
     assert log.saved == [2]
 
 
@@ -292,19 +297,19 @@ def test_out_of_memory_names_the_batch_and_what_was_tried_and_fits(most: int, mi
     with pytest.raises(
         ConfigError, match=rf"out of memory at step 1 with train\.batch_size 4, 4 .*accumulate={microbatches} "
     ):
-        engine.run(40, log)
+        engine.run(40)
     assert hungry.seen[-1] <= most
     assert all(p.grad is None for p in model.parameters())
     fitting, log = engine_of(new_model(), accumulate=microbatches)
-    Hungry(fitting.model, most)  # type: ignore[arg-type]
-    fitting.run(40, log)
+    Hungry(fitting.model, most)
+    fitting.run(40)
     assert log.saved[-1] == 40
 
 
 def test_out_of_memory_in_mid_course_leaves_the_last_step_saved() -> None:
     engine, log = engine_of(new_model())
     batches = engine.batches
-    hungry = Hungry(engine.model, BATCH)  # type: ignore[arg-type]
+    hungry = Hungry(engine.model, BATCH)
 
     class Late:
         def at(self, step: int) -> Any:
@@ -313,7 +318,7 @@ def test_out_of_memory_in_mid_course_leaves_the_last_step_saved() -> None:
 
     engine.batches = Late()
     with pytest.raises(ConfigError, match=r"out of memory at step 8 .*; not even one example fits"):
-        engine.run(40, log)
+        engine.run(40)
     assert log.saved == [7]
     assert [line["step"] for line in log.metrics] == list(range(1, 8))
 
@@ -321,19 +326,19 @@ def test_out_of_memory_in_mid_course_leaves_the_last_step_saved() -> None:
 def test_control_another_error_is_not_taken_for_a_lack_of_memory() -> None:
     model = new_model()
     model.register_forward_pre_hook(lambda module, args: (_ for _ in ()).throw(RuntimeError("shapes differ")))
-    engine, log = engine_of(model)
+    engine, _log = engine_of(model)
     with pytest.raises(RuntimeError, match="shapes differ"):
-        engine.run(40, log)
+        engine.run(40)
 
 
 def test_control_without_suppression_the_weights_are_lost() -> None:
-    engine, log = engine_of(new_model())
-    engine.batches = PoisonAt(engine.model, 7)  # type: ignore[arg-type]
+    engine, _log = engine_of(new_model())
+    engine.batches = PoisonAt(engine.model, 7)
     apply = engine.optimizer.step
     engine.optimizer.step = lambda suppressed: apply(torch.zeros(()))  # type: ignore[method-assign]
     with pytest.raises(DivergedError):
-        engine.run(40, log)
-    assert not all(bool(tensor.isfinite().all()) for tensor in weights(engine.model).values())  # type: ignore[arg-type]
+        engine.run(40)
+    assert not all(bool(tensor.isfinite().all()) for tensor in weights(engine.model).values())
 
 
 def test_a_signal_stops_after_the_step_with_its_state_saved() -> None:
@@ -347,7 +352,7 @@ def test_a_signal_stops_after_the_step_with_its_state_saved() -> None:
 
     engine.batches = Interrupting()
     with pytest.raises(InterruptedRunError, match="interrupted at step 5") as caught:
-        engine.run(40, log)
+        engine.run(40)
     assert caught.value.exit_code == 143
     assert log.saved == [5]
     assert [line["step"] for line in log.metrics] == [1, 2, 3, 4, 5]
@@ -365,16 +370,16 @@ def test_a_signal_at_any_moment_saves_only_what_was_flushed() -> None:
 
     engine._add_seconds = interrupt  # type: ignore[method-assign]
     with pytest.raises(InterruptedRunError):
-        engine.run(40, log)
+        engine.run(40)
     assert log.saved == [8]
     assert [line["step"] for line in log.metrics] == list(range(1, 9))
     assert engine.ledger.tokens == 8 * BATCH * LENGTH
 
 
 def test_a_signal_inside_evaluation_saves_the_step_and_the_evaluation_is_made_up_for() -> None:
-    whole, whole_log = engine_of(new_model())
-    whole.run(20, whole_log)
-    engine, log = engine_of(new_model())
+    whole, whole_log = engine_of(new_model(), steps=20)
+    whole.run(20)
+    engine, log = engine_of(new_model(), steps=20)
 
     class Interrupting(list[ToyBatch]):
         def __iter__(self):  # type: ignore[no-untyped-def]
@@ -383,27 +388,28 @@ def test_a_signal_inside_evaluation_saves_the_step_and_the_evaluation_is_made_up
 
     engine.evaluation = Interrupting()
     with pytest.raises(InterruptedRunError, match="interrupted at step 15") as caught:
-        engine.run(20, log)
+        engine.run(20)
     assert caught.value.exit_code == 130
     assert log.saved == [12, 15]
-    unfinished = log.metrics.pop()
-    assert "validation" not in unfinished
+    assert not log.evaluations
     engine.evaluation, engine.stop = [Counting().at(-1)], StopFlag()
-    engine.run(20, log, unfinished=unfinished)
+    engine.run(20)
 
     def untimed(lines: list[dict[str, Any]]) -> list[dict[str, Any]]:
         return [{key: value for key, value in line.items() if key != "timing"} for line in lines]
 
+    assert log.saved == [12, 15, 15, 20], "again, with the figures"
     assert untimed(log.metrics) == untimed(whole_log.metrics)
-    assert same(weights(engine.model), weights(whole.model))  # type: ignore[arg-type]
+    assert untimed(log.evaluations) == untimed(whole_log.evaluations)
+    assert same(weights(engine.model), weights(whole.model))
 
 
 def test_a_parameter_without_gradient_fails_the_check() -> None:
     model = new_model(pair=True)
     model.register_parameter("forgotten", torch.nn.Parameter(torch.zeros(3)))
-    engine, log = engine_of(model)
+    engine, _log = engine_of(model)
     with pytest.raises(CheckFailedError, match="'forgotten' gets no gradient"):
-        engine.run(5, log)
+        engine.run(5)
 
 
 def test_a_parameter_that_does_not_move_fails_the_check() -> None:
@@ -411,9 +417,9 @@ def test_a_parameter_that_does_not_move_fails_the_check() -> None:
     unused = torch.nn.Parameter(torch.zeros(3))
     model.register_parameter("unused", unused)
     model.register_forward_hook(lambda module, args, output: output + 0.0 * unused.sum())
-    engine, log = engine_of(model)
+    engine, _log = engine_of(model)
     with pytest.raises(CheckFailedError, match="'unused' did not move"):
-        engine.run(5, log)
+        engine.run(5)
 
 
 def test_a_parameter_outside_the_optimizer_fails_the_check() -> None:
@@ -428,20 +434,31 @@ def test_the_pair_rate_moves_new_parameters_only() -> None:
     """With pair_lr 0 the new parameters stand still while the old ones train."""
     model = new_model(pair=True)
     before = weights(model)
-    engine, log = engine_of(model, pair_lr=0.0)
-    engine.run(3, log)
+    engine, _log = engine_of(model, pair_lr=0.0)
+    engine.run(3)
     for name, tensor in weights(model).items():
         assert torch.equal(tensor, before[name]) == name.startswith("blocks.p1"), name
 
 
 def test_optimizer_state_goes_in_and_out_by_name() -> None:
-    engine, log = engine_of(new_model(), steps=20)
-    engine.run(20, log)
+    engine, _log = engine_of(new_model(), steps=20)
+    engine.run(20)
     other = NamedAdamW(engine.model, TrainConfig(), frozenset())
     other.load_moments(engine.optimizer.moments())
     found, expected = other.moments(), engine.optimizer.moments()
     assert found.keys() == expected.keys() == {name for name, _ in engine.model.named_parameters()}
     assert all(torch.equal(found[name][key], expected[name][key]) for name in expected for key in expected[name])
+
+
+@pytest.mark.parametrize("key", ["exp_avg", "exp_avg_sq", "step"])
+def test_half_an_optimizer_state_is_refused(key: str) -> None:
+    engine, _ = engine_of(new_model())
+    engine.run(1)
+    moments = engine.optimizer.moments()
+    name, state = next(iter(moments.items()))
+    del state[key]
+    with pytest.raises(InvalidInputError, match=f"optimizer state of {name!r} does not fit"):
+        NamedAdamW(engine.model, TrainConfig(), frozenset()).load_moments(moments)
 
 
 def test_evaluation_is_per_example_and_leaves_the_model_in_training_mode() -> None:

@@ -11,9 +11,9 @@ from command_line import TINY, Command
 from ppdgrow.checkpoint import RunFolder, read_checkpoint, read_config
 from ppdgrow.config.architecture import Architecture
 from ppdgrow.config.kinds import FAMILIES
-from ppdgrow.data.cifar10 import Cifar10
 from ppdgrow.data.dataset import Split
 from ppdgrow.data.images import LabelledImages
+from ppdgrow.data.named import Cifar10
 
 MODELS = {
     "transformer-lm": "--model transformer",

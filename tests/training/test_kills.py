@@ -21,7 +21,7 @@ WINDOWS = {
     "a save": ("train", r"(open|rename) r/checkpoints/\.tmp|fsync r/metrics"),
     "a prune": ("train", r"(rename|remove|rmdir) r/checkpoints/(step|\.tmp)"),
     "a save of a step that is there": ("resave", r"(remove|rmdir|fsync|open) r/checkpoints/\.tmp"),
-    "an evaluation that is owed": ("owed", r"open r/metrics"),
+    "an evaluation that was interrupted": ("unevaluated", r"open r/metrics"),
     "the card": ("train", r"(open|rename) .* for r/README"),
     "a new run": ("train", r"rename \.tmp-RANDOM -> r "),
     "growing": ("grow-pair", r"rename"),

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
+from dataclasses import dataclass
 from functools import cache, partial
 from pathlib import Path
 from typing import Any
@@ -11,8 +12,8 @@ from typing import Any
 from ppdgrow.config.schema import DataConfig
 from ppdgrow.data.dataset import Split
 from ppdgrow.data.local.files import IMAGES
-from ppdgrow.data.local.source import ImageSource, Sample, TextSource
-from ppdgrow.data.local.splitting import few, training_part
+from ppdgrow.data.local.sources import ImageSource, Sample, TextSource
+from ppdgrow.data.local.splits import few, training_part
 from ppdgrow.data.local.tables import Tables
 from ppdgrow.data.location import reading
 from ppdgrow.errors import ConfigError, InvalidInputError
@@ -22,15 +23,18 @@ IMAGE_NAMES = ("image", "img", "picture", "photo")
 PATH_NAMES = (*IMAGE_NAMES, "file_name", "filename", "image_path", "path", "file")
 LABEL_NAMES = ("label", "labels", "class", "target", "fine_label", "category")
 NO_LABEL = (-1, "-1")  # as test splits on the hub have it
+_STRINGS = ("string", "large_string")
+_BINARIES = ("binary", "large_binary")
+_LABELS = (*_STRINGS, "bool", *(f"{sign}int{bits}" for sign in ("", "u") for bits in (8, 16, 32, 64)))
 
 
 class TextColumn(TextSource):
     """A column of text; each row is a document, nulls are left out."""
 
     def __init__(self, tables: Tables, column: str) -> None:
+        super().__init__(tables.notes)
         self._tables, self._column = tables, column
-        self.parts, self.notes, self.skipped = tables.parts, tables.notes, {}
-        self.keys = ("text_column", *tables.keys)
+        self.parts, self.keys = tables.parts, ("text_column", *tables.keys)
 
     def text(self, part: Split | None) -> str:
         """All rows of the part in their order, each with a newline at its end."""
@@ -45,10 +49,7 @@ class TextColumn(TextSource):
                 "other data, or name another column with -o data.text_column=NAME"
             )
         if len(documents) < count:
-            of_part = f" of {part}" if part else ""
-            self.notes.append(
-                f"left out {count - len(documents):,} of {count:,} rows{of_part} that have no text in {self._column!r}"
-            )
+            self.notes.append(_left_out(count - len(documents), count, part, f"that have no text in {self._column!r}"))
         return "".join(row if row.endswith("\n") else f"{row}\n" for row in documents).replace("\r\n", "\n")
 
 
@@ -56,9 +57,9 @@ class ImageColumn(ImageSource):
     """A column of encoded images, or of their paths, and one of labels. The classes are those of the training data."""
 
     def __init__(self, tables: Tables, image: str, label: str) -> None:
+        super().__init__(tables.notes)
         self._tables, self._image, self._label = tables, image, label
-        self.parts, self.notes = tables.parts, tables.notes
-        self.keys = ("image_column", "label_column", *tables.keys)
+        self.parts, self.keys = tables.parts, ("image_column", "label_column", *tables.keys)
         self._names = {name: _class_names(tables.schema_of(name), label) for name in tables.names}
         if len({names is None for names in self._names.values()}) > 1:
             raise InvalidInputError(
@@ -93,10 +94,8 @@ class ImageColumn(ImageSource):
             self._known[part] = found
             without = sum(label is None for _, _, label in found)
             if without:
-                of_part = f" of {part}" if part else ""
                 self.notes.append(
-                    f"left out {without:,} of {len(found):,} rows{of_part} whose {self._label!r} is -1, the mark of no "
-                    "label"
+                    _left_out(without, len(found), part, f"whose {self._label!r} is -1, the mark of no label")
                 )
         return self._known[part]
 
@@ -116,6 +115,11 @@ class ImageColumn(ImageSource):
             f"data {self._tables.where!r}: {_row(table, number)} has the label {value!r}, expected {expected}: take "
             "the row out, or name another column with data.label_column"
         )
+
+
+def _left_out(some: int, count: int, part: Split | None, why: str) -> str:
+    of_part = f" of {part}" if part else ""
+    return f"left out {some:,} of {count:,} rows{of_part} {why}"
 
 
 def _row(table: str, number: int) -> str:
@@ -140,28 +144,81 @@ def _by_number(name: str) -> tuple[int, int, str]:
     return (0, int(name), name) if name.lstrip("-").isdecimal() else (1, 0, name)
 
 
+def _class_names(schema: Any, label: str) -> tuple[str, ...] | None:
+    """The names that the `datasets` library stores with a column of class numbers."""
+    try:
+        features = json.loads((schema.metadata or {})[b"huggingface"])["info"]["features"]
+        names = features[label]["names"]
+    except (KeyError, ValueError, TypeError):
+        return None
+    usable = isinstance(names, list) and all(isinstance(name, str) for name in names)
+    return tuple(names) if usable and len(set(names)) == len(names) else None
+
+
+@dataclass(frozen=True)
+class _Search:
+    """For the column of one `kind`: the name that the recipe gives, else usual names, among those whose type fits."""
+
+    tables: Tables
+    kind: str
+    given: str | None
+    usual: tuple[str, ...]
+    fits: Callable[[Any], bool]
+
+    def find(self, *, only: bool = True) -> str | None:
+        """The given column, else the first of the usual names, else with `only` the only one that fits.
+
+        Raises:
+            ConfigError: the given one is not there, or is not of the type.
+        """
+        schema, given = self.tables.schema, self.given
+        fitting = [field.name for field in schema if self.fits(field)]
+        if given in fitting:
+            return given
+        if given is None:
+            lowered = {name.lower(): name for name in fitting}
+            usual = next((lowered[name] for name in self.usual if name in lowered), None)
+            return usual or (fitting[0] if only and len(fitting) == 1 else None)
+        what = f"is of type {schema.field(given).type}" if given in schema.names else "is not there"
+        choice = f"one of {few(fitting)}" if fitting else f"other data: it has no column of {self.kind}s"
+        raise ConfigError(
+            f"data.{self.kind}_column is {given!r}, which {what} in {self.tables.where!r}: expected {choice}"
+        )
+
+    def note(self, taken: str) -> None:
+        """Say which column was guessed where another could be meant, or where it is not called as usual."""
+        others = [field.name for field in self.tables.schema if self.fits(field) and field.name != taken]
+        rivals = [name for name in others if {name.lower(), name.lower().rpartition("_")[2]} & set(self.usual)]
+        if self.given is None and (rivals or taken.lower() not in self.usual):
+            instead = f", not from {few(rivals)}" if rivals else ""
+            self.tables.notes.append(
+                f"{self.kind} taken from the column {taken!r}{instead} (set data.{self.kind}_column to choose)"
+            )
+
+
 def image_columns(tables: Tables, config: DataConfig) -> tuple[str, str] | None:
     """The columns of images and labels, if the tables have both.
 
     Raises:
         ConfigError: a named column is not there, or is not of the type.
     """
-    schema = tables.schema
     if config.text_column is not None and config.image_column is None:
         return None
     fits = _holds_images if config.image_column is None else _may_hold_images
-    image = _column(tables, "image_column", config.image_column, IMAGE_NAMES, fits) or _path_column(tables)
+    images = _Search(tables, "image", config.image_column, IMAGE_NAMES, fits)
+    image = images.find() or _path_column(tables)
     if image is None:
         return None
-    label = _column(tables, "label_column", config.label_column, LABEL_NAMES, _holds_labels, only=False)
+    labels = _Search(tables, "label", config.label_column, LABEL_NAMES, lambda field: _type(field) in _LABELS)
+    label = labels.find(only=False)
     if label is None:
         raise ConfigError(
-            f"data {tables.where!r}: found images in {image!r} and no labels among {_columns(schema)}, expected a "
+            f"data {tables.where!r}: found images in {image!r} and no labels among {_columns(tables)}, expected a "
             "column of whole numbers or names: name it with -o data.label_column=NAME, or cast it, or name a column "
             "of text with -o data.text_column=NAME"
         )
-    _tell_choice(tables, "image_column", config.image_column, image, IMAGE_NAMES, fits)
-    _tell_choice(tables, "label_column", config.label_column, label, LABEL_NAMES, _holds_labels)
+    images.note(image)
+    labels.note(label)
     return image, label
 
 
@@ -172,46 +229,23 @@ def text_column(tables: Tables, config: DataConfig) -> str:
         ConfigError: it is not there, or there are several that could be meant.
     """
     fits = _holds_text if config.text_column is None else _may_hold_text
-    column = _column(tables, "text_column", config.text_column, TEXT_NAMES, fits)
+    texts = _Search(tables, "text", config.text_column, TEXT_NAMES, fits)
+    column = texts.find()
     if column is None:
         other = "rename it to .txt to read all of it" if "encoding" in tables.keys else "use other data"
         raise ConfigError(
-            f"data {tables.where!r}: found {_columns(tables.schema)}, of which none is clearly the text, expected one "
+            f"data {tables.where!r}: found {_columns(tables)}, of which none is clearly the text, expected one "
             f"of strings: name it with -o data.text_column=NAME, or {other}"
         )
-    _tell_choice(tables, "text_column", config.text_column, column, TEXT_NAMES, fits)
+    texts.note(column)
     return column
-
-
-def _column(
-    tables: Tables,
-    key: str,
-    given: str | None,
-    names: Sequence[str],
-    fits: Callable[[Any], bool],
-    *,
-    only: bool = True,
-) -> str | None:
-    """The given column, else the first of the usual names, else with `only` the only one that fits."""
-    schema = tables.schema
-    fitting = [field.name for field in schema if fits(field)]
-    if given is not None:
-        if given in fitting:
-            return given
-        what = f"is of type {schema.field(given).type}" if given in schema.names else "is not there"
-        kind = key.partition("_")[0]
-        choice = f"one of {few(fitting)}" if fitting else f"other data: it has no column of {kind}s"
-        raise ConfigError(f"data.{key} is {given!r}, which {what} in {tables.where!r}: expected {choice}")
-    lowered = {name.lower(): name for name in fitting}
-    usual = next((lowered[name] for name in names if name in lowered), None)
-    return usual or (fitting[0] if only and len(fitting) == 1 else None)
 
 
 def _path_column(tables: Tables) -> str | None:
     """A column of strings that begins with the path of an image, where no column is called like text."""
     if any(field.name.lower() in TEXT_NAMES for field in tables.schema):
         return None
-    names = {field.name.lower(): field.name for field in tables.schema if _is_string(field)}
+    names = {field.name.lower(): field.name for field in tables.schema if _type(field) in _STRINGS}
     for column in (names[name] for name in PATH_NAMES if name in names):
         values = tables.read(tables.names[0], column)
         if len(values) and Path(values[0].as_py() or "").suffix.lower() in IMAGES:
@@ -219,84 +253,40 @@ def _path_column(tables: Tables) -> str | None:
     return None
 
 
-def _tell_choice(
-    tables: Tables, key: str, given: str | None, taken: str, names: Sequence[str], fits: Callable[[Any], bool]
-) -> None:
-    """A note on a column that was guessed where another could be meant, or that is not called as usual."""
-    others = [field.name for field in tables.schema if fits(field) and field.name != taken]
-    rivals = [name for name in others if name.lower() in names or name.lower().rpartition("_")[2] in names]
-    if given is None and (rivals or taken.lower() not in names):
-        instead = f", not from {few(rivals)}" if rivals else ""
-        kind = key.partition("_")[0]
-        tables.notes.append(f"{kind} taken from the column {taken!r}{instead} (set data.{key} to choose)")
+def _columns(tables: Tables) -> str:
+    return f"the columns {few([f'{field.name} ({_type(field)})' for field in tables.schema])}"
 
 
-def _columns(schema: Any) -> str:
-    """The columns with their types."""
-    return f"the columns {few([f'{field.name} ({_plain_type(field)})' for field in schema])}"
-
-
-def _plain_type(field: Any) -> Any:
+def _type(field: Any) -> str:
     """What values of a column are, whether or not each is stored once (as categories of pandas are)."""
-    import pyarrow.types as types
+    import pyarrow.types
 
-    return field.type.value_type if types.is_dictionary(field.type) else field.type
-
-
-def _is_string(field: Any) -> bool:
-    import pyarrow.types as types
-
-    kind = _plain_type(field)
-    return types.is_string(kind) or types.is_large_string(kind)
-
-
-def _is_binary(kind: Any) -> bool:
-    import pyarrow.types as types
-
-    return types.is_binary(kind) or types.is_large_binary(kind)
+    return str(field.type.value_type if pyarrow.types.is_dictionary(field.type) else field.type)
 
 
 def _may_hold_text(field: Any) -> bool:
-    return _is_string(field) or _is_binary(_plain_type(field))
+    return _type(field) in (*_STRINGS, *_BINARIES)
 
 
 def _holds_text(field: Any) -> bool:
     """Strings; bytes only where the name says that they are text."""
-    return _is_string(field) or (_may_hold_text(field) and field.name.lower() in TEXT_NAMES)
+    return _type(field) in _STRINGS or (_may_hold_text(field) and field.name.lower() in TEXT_NAMES)
 
 
 def _holds_images(field: Any) -> bool:
     """Bytes, alone or in a struct as of the `datasets` library; a path without bytes where the name says so."""
-    import pyarrow.types as types
-
-    if types.is_struct(field.type):
-        inner = {part.name: part for part in field.type}
-        return ("bytes" in inner and _is_binary(inner["bytes"].type)) or (
-            "path" in inner and _is_string(inner["path"]) and field.name.lower() in IMAGE_NAMES
-        )
-    return _is_binary(field.type) and field.name.lower() not in TEXT_NAMES
+    inner = _inner(field)
+    if inner is None:
+        return str(field.type) in _BINARIES and field.name.lower() not in TEXT_NAMES
+    return inner.get("bytes") in _BINARIES or (inner.get("path") in _STRINGS and field.name.lower() in IMAGE_NAMES)
 
 
 def _may_hold_images(field: Any) -> bool:
-    import pyarrow.types as types
-
-    named = types.is_struct(field.type) and field.type.get_field_index("path") >= 0
-    return named or _holds_images(field) or _may_hold_text(field)
+    return "path" in (_inner(field) or {}) or _holds_images(field) or _may_hold_text(field)
 
 
-def _holds_labels(field: Any) -> bool:
-    import pyarrow.types as types
+def _inner(field: Any) -> dict[str, str] | None:
+    """The types within a struct, by name."""
+    import pyarrow.types
 
-    kind = _plain_type(field)
-    return types.is_integer(kind) or types.is_boolean(kind) or _is_string(field)
-
-
-def _class_names(schema: Any, label: str) -> tuple[str, ...] | None:
-    """The names that the `datasets` library stores with a column of class numbers."""
-    try:
-        features = json.loads((schema.metadata or {})[b"huggingface"])["info"]["features"]
-        names = features[label]["names"]
-    except (KeyError, ValueError, TypeError):
-        return None
-    usable = isinstance(names, list) and all(isinstance(name, str) for name in names)
-    return tuple(names) if usable and len(set(names)) == len(names) else None
+    return {part.name: _type(part) for part in field.type} if pyarrow.types.is_struct(field.type) else None

@@ -19,11 +19,11 @@ from ppdgrow.data.dataset import Dataset, Split
 from ppdgrow.data.decoding import decode, size_of
 from ppdgrow.data.images import ImageDataset, LabelledImages
 from ppdgrow.data.local.columns import ImageColumn, TextColumn, image_columns, text_column
-from ppdgrow.data.local.files import find, survey
-from ppdgrow.data.local.folders import SKIP, ImageFolder, TextFiles
-from ppdgrow.data.local.source import ImageSource, Sample, TextSource
-from ppdgrow.data.local.splitting import Piece, by_hash, few, pieces
+from ppdgrow.data.local.files import survey
+from ppdgrow.data.local.sources import SKIP, ImageFolder, ImageSource, Sample, Source, TextFiles, TextSource
+from ppdgrow.data.local.splits import PartRange, by_hash, few, split_ranges
 from ppdgrow.data.local.tables import open_tables
+from ppdgrow.data.location import find
 from ppdgrow.data.text import TextDataset
 from ppdgrow.data.token_cache import few_lines
 from ppdgrow.errors import InvalidInputError, first_line
@@ -65,16 +65,15 @@ class LocalText(TextDataset):
 
     @property
     def keys(self) -> tuple[str, ...]:
-        """Of text files, or of a column of text."""
         return (*super().keys, *self._source.keys)
 
     def read(self, split: Split) -> bytes:
         """The named part, or the share of one, cut at line ends."""
-        piece = _piece(self._source, split, TEXT_SHARE, self.config)
-        if piece.part not in self._texts:
-            self._texts[piece.part] = self._source.text(piece.part).encode()
-        whole = self._texts[piece.part]
-        return whole if piece.whole else whole[_line_end(whole, piece.start) : _line_end(whole, piece.stop)]
+        cut = _range_of(self._source, split, TEXT_SHARE, self.config)
+        if cut.part not in self._texts:
+            self._texts[cut.part] = self._source.text(cut.part).encode()
+        whole = self._texts[cut.part]
+        return whole if cut.whole else whole[_line_end(whole, cut.start) : _line_end(whole, cut.stop)]
 
 
 def _line_end(text: bytes, share: float) -> int:
@@ -112,7 +111,6 @@ class LocalImages(ImageDataset):
 
     @property
     def keys(self) -> tuple[str, ...]:
-        """Of image files, or of columns of images and labels."""
         return (*super().keys, "image_size", "skip_broken", *self._source.keys)
 
     @cached_property
@@ -123,7 +121,7 @@ class LocalImages(ImageDataset):
             return 3, side, side
         sizes = set()
         splits: tuple[Split, ...] = ("train", "validation")
-        read = dict.fromkeys(_piece(self._source, split, IMAGE_SHARE, self.config).part for split in splits)
+        read = dict.fromkeys(_range_of(self._source, split, IMAGE_SHARE, self.config).part for split in splits)
         for part in read:
             for sample in self._source.samples(part):
                 size = self._attempt(sample, lambda sample: size_of(sample.read()))
@@ -166,13 +164,13 @@ class LocalImages(ImageDataset):
 
     def _chosen(self, split: Split) -> tuple[list[Sample], list[Sample]]:
         """The images of a split, and those of the part that it is cut from."""
-        piece = _piece(self._source, split, IMAGE_SHARE, self.config)
-        samples = list(self._source.samples(piece.part))
-        if not piece.whole:
+        cut = _range_of(self._source, split, IMAGE_SHARE, self.config)
+        samples = list(self._source.samples(cut.part))
+        if not cut.whole:
             place = find(self.config)
             own = place.name if place.is_file() else ""  # a file that is renamed is cut as before
             samples.sort(key=lambda sample: by_hash(sample.name.removeprefix(own)))
-        return [samples[index] for index in piece.of(len(samples))], samples
+        return [samples[index] for index in cut.indices(len(samples))], samples
 
     def _refuse_untrained(self, samples: Sequence[Sample], trained: Set[str]) -> None:
         """A class that is judged but never trained makes every figure wrong."""
@@ -211,8 +209,8 @@ class LocalImages(ImageDataset):
             return None
 
 
-def _piece(source: TextSource | ImageSource, split: Split, share: float, config: DataConfig) -> Piece:
-    found = pieces(source.parts, share)
+def _range_of(source: Source, split: Split, share: float, config: DataConfig) -> PartRange:
+    found = split_ranges(source.parts, share)
     if split not in found:
         raise InvalidInputError(
             f"data {config.name!r} names the splits {', '.join(sorted(map(str, source.parts)))} and has no {split} "
@@ -227,11 +225,7 @@ def name_of(config: DataConfig) -> str:
 
 
 def open_local(config: DataConfig, task: Task, tokenizer_json: str | None) -> Dataset:
-    """The data set at a path; whether it fits the task is the caller's to check.
-
-    Raises:
-        InvalidInputError, ConfigError: as `open_source`.
-    """
+    """The data set at a path; whether it fits the task is the caller's to check."""
     source = open_source(config)
     if isinstance(source, TextSource):
         return LocalText(config, task, tokenizer_json, source)

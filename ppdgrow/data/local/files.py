@@ -1,4 +1,4 @@
-"""The files below a path, and what kind of data most of them are."""
+"""The files below a path: what kind of data most of them are, and the text of one."""
 
 from __future__ import annotations
 
@@ -7,10 +7,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
 
-from ppdgrow.config.schema import DataConfig
+from ppdgrow.atomic import LFS_POINTER, is_lfs_pointer
 from ppdgrow.data.dataset import Split
-from ppdgrow.data.local.splitting import few, is_about, split_of_name
-from ppdgrow.data.location import DATA_VARIABLE, data_directory
+from ppdgrow.data.local.splits import few, is_about, split_of_folder, split_of_name
 from ppdgrow.errors import InvalidInputError
 
 Kind = Literal["text", "images", "parquet", "rows", "saved"]
@@ -19,11 +18,12 @@ Kind = Literal["text", "images", "parquet", "rows", "saved"]
 IMAGES = frozenset(
     (".png", ".jpg", ".jpeg", ".jfif", ".bmp", ".gif", ".webp", ".tif", ".tiff", ".ppm", ".pgm", ".pbm", ".tga", ".jp2")
 ) | {".heic", ".heif", ".avif"}
-PARQUET = ".parquet"
 ROWS = (".csv", ".tsv", ".jsonl", ".ndjson")
 SAVED = ("dataset_dict.json", "dataset_info.json", "state.json")  # what `save_to_disk` leaves at the top
+_KINDS: dict[str, Kind] = {".parquet": "parquet", **dict.fromkeys(ROWS, "rows"), **dict.fromkeys(IMAGES, "images")}
 _RUN = ("recipe.yaml", "growth.jsonl")
 _SKIPPED_FOLDERS = frozenset(["__pycache__", "__MACOSX"])
+_UTF_16 = (b"\xff\xfe", b"\xfe\xff")
 
 
 @dataclass(frozen=True)
@@ -44,35 +44,12 @@ class Files:
 
     def split_of(self, name: str) -> Split | None:
         """The split that a file is named for: by its first folder, else by its own name."""
-        first, _, rest = name.partition("/")
-        by_folder = split_of_name(first, folder=True) if rest else None
-        return by_folder or split_of_name(Path(name).stem, folder=False)
+        return split_of_folder(name) or split_of_name(Path(name).stem, folder=False)
 
-
-def find(config: DataConfig) -> Path:
-    """The path that `data.name` means: as it is, else below the data directory, whole or by its last part.
-
-    Raises:
-        InvalidInputError: there is nothing.
-    """
-    try:
-        given = Path(config.name).expanduser()
-        folder = data_directory(config) if config.directory else None
-        if given.exists():
-            return given
-        folder = folder or data_directory(config)
-        below = [] if folder is None else [folder / given, folder / given.name]
-        found = next((place for place in below if place.exists()), None)
-    except (OSError, ValueError, RuntimeError) as error:
-        reason = getattr(error, "strerror", None) or str(error)
-        raise InvalidInputError(f"data.name: cannot read {config.name!r} ({reason}): name another path") from None
-    if found is None:
-        looked = "" if folder is None else f" (nor below {str(folder)!r})"
-        raise InvalidInputError(
-            f"data.name: {config.name!r} does not exist{looked}: expected the path of text, a table, an image folder "
-            f"or a saved data set, here or below --data-dir or {DATA_VARIABLE}"
-        )
-    return found
+    def left_out(self, what: str) -> list[str]:
+        """A note that names the files of another kind, if they are no words about the data."""
+        others = [name for name in self.others if not is_about(name)]
+        return [f"left out {what}: {few(others)}"] if others else []
 
 
 def survey(path: Path) -> Files:
@@ -95,27 +72,15 @@ def survey(path: Path) -> Files:
     by_kind: dict[Kind, list[str]] = {}
     for name in names:
         by_kind.setdefault(_kind_of(name), []).append(name)
-    data = {kind: [name for name in of_kind if not is_about(name)] for kind, of_kind in by_kind.items()}
-    kind = max(data, key=lambda known: (known == "parquet", len(data[known]), known == "text"))
-    chosen = by_kind[kind]
+    counts = {kind: sum(not is_about(name) for name in of_kind) for kind, of_kind in by_kind.items()}
+    kind = max(counts, key=lambda known: (known == "parquet", counts[known], known == "text"))
     if kind == "text":  # what else lies there is refused by name, or skipped, when it is read
         return Files(path, kind, tuple(names))
-    return Files(path, kind, tuple(chosen), tuple(name for name in names if name not in set(chosen)))
-
-
-def left_out(files: Files, what: str) -> list[str]:
-    """A note that names the files of another kind, if they are no words about the data."""
-    others = [name for name in files.others if not is_about(name)]
-    return [f"left out what is no {what}: {few(others)}"] if others else []
+    return Files(path, kind, tuple(by_kind[kind]), tuple(name for name in names if _kind_of(name) != kind))
 
 
 def _kind_of(name: str) -> Kind:
-    suffix = Path(name).suffix.lower()
-    if suffix == PARQUET:
-        return "parquet"
-    if suffix in ROWS:
-        return "rows"
-    return "images" if suffix in IMAGES else "text"
+    return _KINDS.get(Path(name).suffix.lower(), "text")
 
 
 def _walk(root: Path) -> list[str]:
@@ -135,3 +100,36 @@ def _walk(root: Path) -> list[str]:
         paths = [Path(current) / name for name in files if not name.startswith(".")]
         found += [path.relative_to(root).as_posix() for path in paths if path.is_file()]
     return sorted(found)
+
+
+def read_text(path: Path, encoding: str) -> str:
+    """A text file, without a byte order mark, its line ends (CRLF, CR) as newlines.
+
+    Raises:
+        InvalidInputError: it cannot be read, is binary, or has another encoding.
+    """
+    where = f"data: {str(path)!r}"
+    try:
+        raw = path.read_bytes()
+    except OSError as error:
+        raise InvalidInputError(
+            f"data: cannot read {str(path)!r} ({error.strerror or error}): make it readable, or name other data"
+        ) from None
+    if is_lfs_pointer(raw):
+        raise InvalidInputError(f"{where} is {LFS_POINTER}")
+    try:
+        text = raw.decode(encoding)
+        text.encode()  # half a character (a lone surrogate) is none
+    except UnicodeError as error:
+        start = getattr(error, "start", 0)
+        byte = f" (byte 0x{raw[start]:02x} at offset {start})" if start < len(raw) else ""
+        if b"\0" in raw[:4096] and not raw.startswith(_UTF_16):
+            raise InvalidInputError(f"{where} is binary, expected text: convert it, or leave it out") from None
+        utf_16 = raw.startswith(_UTF_16) and encoding != "utf-16"
+        hint = "utf-16" if utf_16 else "cp1252" if encoding != "cp1252" else "utf-8"
+        raise InvalidInputError(
+            f"{where} is not {encoding} text{byte}: name its encoding, such as -o data.encoding={hint}, or convert it"
+        ) from None
+    if "\0" in text:
+        raise InvalidInputError(f"{where} is binary (a zero byte), expected text: convert it, or leave it out")
+    return text.removeprefix("\ufeff").replace("\r\n", "\n").replace("\r", "\n")

@@ -10,9 +10,8 @@ from typing import Any
 
 from ppdgrow.config.schema import DataConfig
 from ppdgrow.data.dataset import Split
-from ppdgrow.data.local.files import Files, left_out
-from ppdgrow.data.local.folders import read_text
-from ppdgrow.data.local.splitting import Parts, few, parts_of, split_of_name
+from ppdgrow.data.local.files import Files, read_text
+from ppdgrow.data.local.splits import Parts, few, parts_of, split_of_name
 from ppdgrow.data.location import reading, refuse_pointer
 from ppdgrow.errors import InvalidInputError, first_line
 
@@ -55,7 +54,6 @@ class Tables:
 
     @property
     def names(self) -> list[str]:
-        """All tables."""
         return [name for names in self.parts.values() for name in names]
 
     def column(self, name: str, column: str) -> Any:
@@ -72,11 +70,7 @@ class Tables:
         return self.read(name, column)
 
     def rows(self, part: Split | None, column: str) -> Iterator[tuple[str, list[Any]]]:
-        """The values of a column in each table of a part as Python has them, with the table's name.
-
-        Raises:
-            InvalidInputError: a table cannot be read, or lacks the column.
-        """
+        """The values of a column in each table of a part as Python has them, with the table's name."""
         for name in self.parts[part]:
             values = self.column(name, column)
             with reading("data", Path(self.where) / name):
@@ -97,19 +91,19 @@ def open_tables(files: Files, config: DataConfig) -> Tables:
     where = str(files.root / files.names[0]) if len(files.names) == 1 else str(files.root)
     parts = parts_of(files.names, files.split_of, where)
     keys = ("encoding",) if rows else ()
-    return Tables(where, files.root, parts, schema_of, read, left_out(files, "table of that kind"), keys)
+    return Tables(where, files.root, parts, schema_of, read, files.left_out("what is no table of that kind"), keys)
 
 
 def _parquet(files: Files) -> tuple[Callable[[str], Any], Callable[[str, str], Any]]:
-    import pyarrow.parquet
+    from pyarrow.parquet import ParquetFile
 
     @cache
     def schema_of(name: str) -> Any:
-        with reading("data", files.root / name), pyarrow.parquet.ParquetFile(files.root / name) as file:
+        with reading("data", files.root / name), ParquetFile(files.root / name) as file:
             return file.schema_arrow
 
     def read(name: str, column: str) -> Any:
-        with reading("data", files.root / name), pyarrow.parquet.ParquetFile(files.root / name) as file:
+        with reading("data", files.root / name), ParquetFile(files.root / name) as file:
             return file.read(columns=[column]).column(column)
 
     return schema_of, read
@@ -125,30 +119,22 @@ def _rows(files: Files, config: DataConfig) -> tuple[Callable[[str], Any], Calla
         with reading("data", path):
             return _parse_rows(raw, path.suffix.lower())
 
-    @cache
-    def schema_of(name: str) -> Any:
-        return table_of(name).schema
-
-    return schema_of, lambda name, column: table_of(name).column(column)
+    return cache(lambda name: table_of(name).schema), lambda name, column: table_of(name).column(column)
 
 
 def _parse_rows(raw: bytes, suffix: str) -> Any:
     """A pyarrow table; in one block, so that types come from all rows and a row may be of any length."""
-    import pyarrow
-    import pyarrow.csv
-    import pyarrow.json
+    from pyarrow import BufferReader, csv, json
 
-    block = min(len(raw) + 1, _LARGEST_BLOCK)
+    whole: dict[str, Any] = {"use_threads": False, "block_size": min(len(raw) + 1, _LARGEST_BLOCK)}
     if suffix not in (".csv", ".tsv"):
-        options = pyarrow.json.ReadOptions(use_threads=False, block_size=block)
-        return pyarrow.json.read_json(pyarrow.BufferReader(raw), read_options=options)
+        return json.read_json(BufferReader(raw), read_options=json.ReadOptions(**whole))
     header = raw.partition(b"\n")[0].decode()
-    return pyarrow.csv.read_csv(
-        pyarrow.BufferReader(raw),
-        read_options=pyarrow.csv.ReadOptions(use_threads=False, block_size=block),
-        parse_options=pyarrow.csv.ParseOptions(
-            delimiter="\t" if suffix == ".tsv" else max(",;\t", key=header.count), newlines_in_values=True
-        ),
+    delimiter = "\t" if suffix == ".tsv" else max(",;\t", key=header.count)
+    return csv.read_csv(
+        BufferReader(raw),
+        read_options=csv.ReadOptions(**whole),
+        parse_options=csv.ParseOptions(delimiter=delimiter, newlines_in_values=True),
     )
 
 
@@ -170,7 +156,7 @@ def _open_saved(files: Files) -> Tables:
         ) from None
 
     def read(name: str, column: str) -> Any:
-        with reading("data", Path(where)):
+        with reading("data", files.root):
             return tables[name].select_columns([column])[:].column(column)
 
     parts = parts_of(list(tables), partial(split_of_name, folder=True), where)

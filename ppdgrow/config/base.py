@@ -1,4 +1,4 @@
-"""What every part of a recipe is made of."""
+"""What all models of recipes, architectures and checkpoints are made of."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ NonNegativeInt = Annotated[int, Field(ge=0, le=2**40)]
 Fraction = Annotated[float, Field(ge=0.0, le=1.0)]
 
 
-class Section(BaseModel):
-    """A strict, frozen group of recipe keys: `"6"` is not a number and NaN is not a rate."""
+class Frozen(BaseModel):
+    """Strict and frozen: `"6"` is not a number, NaN is not a rate, and an unknown key is an error."""
 
     model_config = ConfigDict(extra="forbid", strict=True, frozen=True, allow_inf_nan=False)

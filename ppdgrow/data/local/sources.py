@@ -1,19 +1,78 @@
-"""Text files and image folders as sources."""
+"""What lies at a path, as named parts of text or of labelled images; here plain files, in `columns` those of tables."""
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 
-from ppdgrow.atomic import LFS_POINTER, is_lfs_pointer
 from ppdgrow.config.schema import DataConfig
 from ppdgrow.data.dataset import Split
-from ppdgrow.data.local.files import ROWS, Files, left_out
-from ppdgrow.data.local.source import ImageSource, Sample, TextSource
-from ppdgrow.data.local.splitting import by_hash, few, is_about, parts_of, split_of_name, training_part
+from ppdgrow.data.local.files import ROWS, Files, read_text
+from ppdgrow.data.local.splits import (
+    Parts,
+    by_hash,
+    few,
+    is_about,
+    parts_of,
+    split_of_folder,
+    split_of_name,
+    training_part,
+)
 from ppdgrow.data.token_cache import few_lines
 from ppdgrow.errors import InvalidInputError
 
 SKIP = "or set data.skip_broken to go on without such files"
+
+
+class Source(ABC):
+    """Somebody's data in named parts.
+
+    Attributes:
+        parts: names by the split that they are named for.
+        notes: what a user should know of what was found so far.
+        keys: of the recipe's `data` that are of use.
+        skipped: what was left out under `data.skip_broken`, by name, with the reason.
+    """
+
+    parts: Parts
+    keys: tuple[str, ...] = ()
+
+    def __init__(self, notes: list[str]) -> None:
+        self.notes = notes
+        self.skipped: dict[str, str] = {}
+
+
+class TextSource(Source):
+    """Text in named parts."""
+
+    @abstractmethod
+    def text(self, part: Split | None) -> str:
+        """The text of a part, or of everything, with lines that end in a newline alone.
+
+        Raises:
+            InvalidInputError: something in it cannot be read.
+        """
+
+
+@dataclass(frozen=True)
+class Sample:
+    """An encoded image, read when it is needed, and the name of its class."""
+
+    name: str
+    label: str
+    read: Callable[[], bytes]
+
+
+class ImageSource(Source):
+    """Labelled images in named parts; `classes` are those of the training data, in the order of their numbers."""
+
+    classes: tuple[str, ...]
+
+    @abstractmethod
+    def samples(self, part: Split | None) -> Sequence[Sample]:
+        """The images of a part, or of everything, in the order of their names."""
 
 
 class TextFiles(TextSource):
@@ -22,12 +81,12 @@ class TextFiles(TextSource):
     keys = ("encoding", "skip_broken")
 
     def __init__(self, files: Files, config: DataConfig) -> None:
+        super().__init__([])
         self._files, self._config = files, config
         # Among others, a file in a folder of no split says nothing by its own name: it may be code, like src/train.py.
         all_named = all(files.split_of(name) or is_about(name) for name in files.names)
         split_of = files.split_of if all_named else _split_of_text
         self.parts = parts_of(files.names, split_of, str(files.root), lone=True)
-        self.skipped, self.notes = {}, []
         rows = [name for name in files.names if Path(name).suffix.lower() in (*ROWS, ".json")]
         if rows:
             self.notes.append(
@@ -60,50 +119,18 @@ class TextFiles(TextSource):
 
 
 def _split_of_text(name: str) -> Split | None:
-    first, _, rest = name.partition("/")
-    return split_of_name(first if rest else Path(name).stem, folder=bool(rest))
-
-
-def read_text(path: Path, encoding: str) -> str:
-    """A text file, without a byte order mark, its line ends (CRLF, CR) as newlines.
-
-    Raises:
-        InvalidInputError: it cannot be read, is binary, or has another encoding.
-    """
-    try:
-        raw = path.read_bytes()
-    except OSError as error:
-        raise InvalidInputError(
-            f"data: cannot read {str(path)!r} ({error.strerror or error}): make it readable, or name other data"
-        ) from None
-    where = f"data: {str(path)!r}"
-    if is_lfs_pointer(raw):
-        raise InvalidInputError(f"{where} is {LFS_POINTER}")
-    try:
-        text = raw.decode(encoding)
-        text.encode()  # half a character (a lone surrogate) is none
-    except UnicodeError as error:
-        start = getattr(error, "start", 0)
-        byte = f" (byte 0x{raw[start]:02x} at offset {start})" if start < len(raw) else ""
-        if b"\0" in raw[:4096] and not raw.startswith((b"\xff\xfe", b"\xfe\xff")):
-            raise InvalidInputError(f"{where} is binary, expected text: convert it, or leave it out") from None
-        utf_16 = raw.startswith((b"\xff\xfe", b"\xfe\xff")) and encoding != "utf-16"
-        hint = "utf-16" if utf_16 else "cp1252" if encoding != "cp1252" else "utf-8"
-        raise InvalidInputError(
-            f"{where} is not {encoding} text{byte}: name its encoding, such as -o data.encoding={hint}, or convert it"
-        ) from None
-    if "\0" in text:
-        raise InvalidInputError(f"{where} is binary (a zero byte), expected text: convert it, or leave it out")
-    return text.removeprefix("\ufeff").replace("\r\n", "\n").replace("\r", "\n")
+    return split_of_folder(name) if "/" in name else split_of_name(Path(name).stem, folder=False)
 
 
 class ImageFolder(ImageSource):
     """Images in folders that are called like their classes; below them any depth, above them perhaps splits."""
 
     def __init__(self, files: Files) -> None:
-        self._files = files
-        self.parts = parts_of(files.names, _split_of_image, str(files.root))
-        level = 1 if all(map(_split_of_image, files.names)) else 0  # of the folder that names the class
+        super().__init__(files.left_out("files that are not images"))
+        self._root = files.root
+        # By the first folder alone: a class of trains lies below one that is called train.
+        self.parts = parts_of(files.names, split_of_folder, str(files.root))
+        level = 1 if all(map(split_of_folder, files.names)) else 0  # of the folder that names the class
         self._labels = {}
         for name in (name for names in self.parts.values() for name in names):
             folders = name.split("/")[:-1]
@@ -116,14 +143,6 @@ class ImageFolder(ImageSource):
                 )
             self._labels[name] = folders[level]
         self.classes = tuple(sorted({self._labels[name] for name in self.parts[training_part(self.parts)]}))
-        self.notes, self.keys = left_out(files, "image"), ()
 
     def samples(self, part: Split | None) -> list[Sample]:
-        """The files of the part in the order of their names."""
-        return [Sample(name, self._labels[name], (self._files.root / name).read_bytes) for name in self.parts[part]]
-
-
-def _split_of_image(name: str) -> Split | None:
-    """By the first folder: a class of trains lies below one that is called train."""
-    first, _, rest = name.partition("/")
-    return split_of_name(first, folder=True) if rest else None
+        return [Sample(name, self._labels[name], (self._root / name).read_bytes) for name in self.parts[part]]

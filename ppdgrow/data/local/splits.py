@@ -9,12 +9,12 @@ from __future__ import annotations
 import hashlib
 import re
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from typing import NamedTuple
 
 from ppdgrow.data.dataset import Split
 from ppdgrow.errors import InvalidInputError
 
-# Names by split; under None what is to be cut.
+# Names by the split that they are named for; under None what is to be cut.
 Parts = Mapping[Split | None, Sequence[str]]
 
 WORDS: dict[str, Split] = {
@@ -27,9 +27,8 @@ _FILLERS = frozenset(["set", "data", "split", "images", "files"])
 _ABOUT = re.compile(r"(readme|license|licence|copying|citation|dataset_infos?)(\.|$)", re.IGNORECASE)
 
 
-@dataclass(frozen=True)
-class Piece:
-    """A share of a named part, or of everything (`part` None): from `start` to `stop`, fractions of its length."""
+class PartRange(NamedTuple):
+    """A range of a named part, or of everything (`part` None): from `start` to `stop`, fractions of its length."""
 
     part: Split | None
     start: float = 0.0
@@ -37,11 +36,10 @@ class Piece:
 
     @property
     def whole(self) -> bool:
-        """Whether nothing is cut."""
         return (self.start, self.stop) == (0.0, 1.0)
 
-    def of(self, length: int) -> range:
-        """Indices of the piece in something of this length."""
+    def indices(self, length: int) -> range:
+        """In something of this length."""
         return range(round(self.start * length), round(self.stop * length))
 
 
@@ -54,19 +52,21 @@ def split_of_name(name: str, *, folder: bool) -> Split | None:
     return found.pop() if len(found) == 1 else None
 
 
+def split_of_folder(name: str) -> Split | None:
+    """The split that the first folder of a path is named for."""
+    first, _, rest = name.partition("/")
+    return split_of_name(first, folder=True) if rest else None
+
+
 def is_about(name: str) -> bool:
     """Whether a file tells of the data and is not part of it, such as README.md."""
     return _ABOUT.match(name.rpartition("/")[2]) is not None
 
 
 def parts_of(names: Sequence[str], split_of: Callable[[str], Split | None], where: str, *, lone: bool = False) -> Parts:
-    """Names by the split that each is named for; all under None where none is named, or all for one split.
+    """Files or tables by the split that `split_of` gives each; all under None where none has one, or all have the same.
 
-    Args:
-        names: of files or tables.
-        split_of: the split that one is named for.
-        where: the path, for messages.
-        lone: whether what is named for validation or test alone, beside others, is one of them (as the tests of code).
+    With `lone`, what is named for validation or test alone, beside others, is one of them (as the tests of code).
 
     Raises:
         InvalidInputError: some are named for splits and others are not, or none is for train.
@@ -75,11 +75,9 @@ def parts_of(names: Sequence[str], split_of: Callable[[str], Split | None], wher
     for name in names:
         parts.setdefault(split_of(name), []).append(name)
     rest = [name for name in parts.pop(None, []) if not is_about(name)]
-    if not parts or (len(parts) == 1 and not rest):
+    if not parts or (len(parts) == 1 and (not rest or (lone and "train" not in parts))):
         return {None: list(names)}
     called = ", ".join(sorted(map(str, parts)))
-    if "train" not in parts and len(parts) == 1 and lone:
-        return {None: list(names)}
     if "train" not in parts and len(parts) > 1:
         raise InvalidInputError(f"data {where!r}: found the splits {called} and none that is called train: add it")
     if rest:
@@ -90,22 +88,17 @@ def parts_of(names: Sequence[str], split_of: Callable[[str], Split | None], wher
     return parts
 
 
-def pieces(parts: Parts, share: float) -> dict[Split, Piece]:
-    """Where each split comes from; a split that there is not is left out.
-
-    Args:
-        parts: by `parts_of`.
-        share: of the data that a split gets that is cut off the end of another.
-    """
+def split_ranges(parts: Parts, share: float) -> dict[Split, PartRange]:
+    """Where each split comes from; one that there is not is left out. What is cut off an end is a `share` of it."""
     if None in parts:
         return {
-            "train": Piece(None, 0.0, 1.0 - 2 * share),
-            "validation": Piece(None, 1.0 - 2 * share, 1.0 - share),
-            "test": Piece(None, 1.0 - share, 1.0),
+            "train": PartRange(None, 0.0, 1.0 - 2 * share),
+            "validation": PartRange(None, 1.0 - 2 * share, 1.0 - share),
+            "test": PartRange(None, 1.0 - share, 1.0),
         }
-    found = {split: Piece(split) for split in parts if split is not None}
+    found = {split: PartRange(split) for split in parts if split is not None}
     if "validation" not in parts:
-        found |= {"train": Piece("train", 0.0, 1.0 - share), "validation": Piece("train", 1.0 - share, 1.0)}
+        found |= {"train": PartRange("train", 0.0, 1.0 - share), "validation": PartRange("train", 1.0 - share, 1.0)}
     return found
 
 
