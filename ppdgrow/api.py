@@ -27,10 +27,9 @@ from ppdgrow.arguments import (
     plain,
     switch,
 )
-from ppdgrow.comparison.command import CompareRequest
-from ppdgrow.comparison.command import compare as run_compare
-from ppdgrow.comparison.evaluation import EvaluationOptions
-from ppdgrow.comparison.output import OutputFiles
+from ppdgrow.comparison.compare import compare as run_compare
+from ppdgrow.comparison.report import write_files
+from ppdgrow.comparison.request import CompareRequest
 from ppdgrow.config.growth import Method, Moments, Rule, Source
 from ppdgrow.config.load import Layer, flat_keys, read_yaml
 from ppdgrow.console import Narrator
@@ -272,18 +271,17 @@ def compare(
         margin=optional_number("margin", margin),
         rule=optional_one_of("rule", rule, Rule),
         test=switch("test", test),
-        files=OutputFiles(optional_path("plot", plot), tuple(path_of("report", page) for page in pages)),
-        evaluation=EvaluationOptions(
-            optional_one_of("device", device, Device),
-            optional_one_of("precision", precision, AskedPrecision),
-            optional_path("data_dir", data_dir),
-        ),
+        plot=optional_path("plot", plot),
+        report=tuple(path_of("report", page) for page in pages),
+        device=optional_one_of("device", device, Device),
+        precision=optional_one_of("precision", precision, AskedPrecision),
+        data_dir=optional_path("data_dir", data_dir),
     )
     narrator = Narrator(quiet=quiet)
     comparison = run_compare(request, narrator)
     for warning in comparison.warnings:
         narrator.warn(warning)
-    for file in request.files.write(comparison):
+    for file in write_files(comparison, request):
         narrator.say(f"written: {file}")
     return comparison.document()
 

@@ -132,9 +132,9 @@ def run(
     narrator = Narrator(quiet=quiet, json=json)
     with narrator.status("importing torch"):
         from ppdgrow.cli.next_command import after_comparison
-        from ppdgrow.comparison.command import CompareRequest, compare
-        from ppdgrow.comparison.evaluation import EvaluationOptions
-        from ppdgrow.comparison.output import OutputFiles
+        from ppdgrow.comparison.compare import compare
+        from ppdgrow.comparison.report import write_files
+        from ppdgrow.comparison.request import CompareRequest
 
     request = CompareRequest(
         paths=runs,
@@ -144,15 +144,18 @@ def run(
         margin=margin,
         rule=rule,
         test=test,
-        files=OutputFiles(plot, tuple(report or ())),
-        evaluation=EvaluationOptions(device, precision, data_dir),
+        plot=plot,
+        report=tuple(report or ()),
+        device=device,
+        precision=precision,
+        data_dir=data_dir,
     )
     with narrator.status("reading the runs"):
         comparison = compare(request, narrator)
     if json:
         narrator.document(comparison.document())
     _print_result(comparison, narrator)
-    for path in request.files.write(comparison):
+    for path in write_files(comparison, request):
         narrator.say(f"written: {path}")
     after_comparison(comparison, runs, reported=bool(report)).show(narrator)
     if accept and comparison.verdict == "reject":
@@ -161,14 +164,14 @@ def run(
 
 def _print_result(comparison: Comparison, narrator: Narrator) -> None:
     """Warnings, the table, the criteria, and the verdict with what it is worth; a terminal may need shorter names."""
-    from ppdgrow.comparison.table import (
+    from ppdgrow.comparison.tables import (
         SIDE_BY_SIDE,
-        closing_lines,
         comparison_rows,
         criteria_matrix,
         criteria_rows,
         replace_names,
         short_names,
+        verdict_lines,
     )
 
     for warning in comparison.warnings:
@@ -187,5 +190,5 @@ def _print_result(comparison: Comparison, narrator: Narrator) -> None:
         rows = [[replace_names(cell, short) for cell in row] for row in (table.header, *table.rows)]
         narrator.table(rows[1:], header=rows[0], align="l" * len(table.header) if many else "lrllw")
     narrator.data("")
-    for line in closing_lines(comparison):
+    for line in verdict_lines(comparison):
         narrator.text(replace_names(line, short))

@@ -73,7 +73,7 @@ def rewarming(whose: str, lr_factor: float) -> str:
 def after_comparison(comparison: Comparison, paths: Sequence[Path], *, reported: bool) -> Proposal:
     """What a comparison calls for: an arm that is not ready, the run that a decision keeps, else a report."""
     known = [run.history for run in comparison.runs if run.history.recipe is not None]
-    if comparison.decided is not None:
+    if comparison.decision is not None:
         number, what = (1, "the trial") if comparison.verdict == "accept" else (0, "the parent")
         if comparison.runs[number].history in known:
             return Proposal(f"next, go on with {what}", (_train(comparison.runs[number].history),))
