@@ -6,7 +6,6 @@ from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from typing import Any
 
-from ppdgrow.accounting import count_parameters, flops_per_token, half_steps
 from ppdgrow.comparison.arms import Arm
 from ppdgrow.comparison.curves import (
     AXES,
@@ -21,6 +20,7 @@ from ppdgrow.comparison.history import RunHistory
 from ppdgrow.comparison.insertions import Insertion, insertions_of
 from ppdgrow.comparison.spikes import SpikeCounts, find_spikes
 from ppdgrow.config.state import Cost, Validation
+from ppdgrow.nn.cost import count_parameters, flops_per_token, half_steps
 from ppdgrow.statistics import Estimate, estimate
 
 

@@ -1,6 +1,7 @@
-"""Additive couplings and the identity-cancelling pair: the algebra that the project exists for.
+"""Additive couplings and the identity-cancelling pair: the algebra that the project exists for. And their baseline.
 
-Shapes: a stream is two halves (a, b), each `(B, T, D/2)`; a branch maps one half to a term for the other.
+Shapes: a stream is two halves (a, b), each `(B, T, D/2)`; a branch maps one half to a term for the other. The stream of
+the residual baseline is whole, `(B, T, D)`.
 
 A coupling C with branches f, g (Dinh et al. 2014, NICE; Gomez et al. 2017, RevNet):
 
@@ -14,7 +15,7 @@ from __future__ import annotations
 
 from typing import Literal
 
-from torch import nn
+from torch import Tensor, nn
 
 from ppdgrow.nn.branches import TwoBranches
 from ppdgrow.nn.stream import Halves
@@ -24,7 +25,6 @@ class Coupling(TwoBranches):
     """One additive coupling block: `(a, b) -> (a + f(b), b + g(a + f(b)))`."""
 
     def forward(self, halves: Halves) -> Halves:
-        """Apply C."""
         a, b = halves
         a = a + self.f_of(b)
         return a, b + self.g_of(a)
@@ -91,3 +91,14 @@ class Pair(nn.Module):
         d = self.plus.g_of(middle) - second.g_of(middle)
         b = b - d
         return a - (self.plus.f_of(b) - u), b
+
+
+class Residual(TwoBranches):
+    """The standard pre-norm layer at full width, the same-width baseline: `x + f(x)`, then `x + g(x)`.
+
+    Source: Vaswani et al. 2017 with the pre-normalisation of Xiong et al. 2020.
+    """
+
+    def forward(self, x: Tensor) -> Tensor:
+        x = x + self.f_of(x)
+        return x + self.g_of(x)

@@ -9,7 +9,6 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from ppdgrow.accounting import count_parameters
 from ppdgrow.atomic import write_file
 from ppdgrow.checkpoint import (
     Checkpoint,
@@ -28,6 +27,7 @@ from ppdgrow.config.state import DataIdentity, Environment, Ledger, TrainerState
 from ppdgrow.console import Narrator, ProgressBar
 from ppdgrow.engine.device import rng_state
 from ppdgrow.engine.loop import Engine
+from ppdgrow.nn.cost import count_parameters
 
 TRAIN_LOSS_STEPS = 50
 

@@ -6,7 +6,6 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from ppdgrow.accounting import tokens_per_example, training_flops_per_token
 from ppdgrow.checkpoint import RunFolder
 from ppdgrow.config.schema import Recipe, TrainConfig
 from ppdgrow.config.state import Environment
@@ -16,7 +15,9 @@ from ppdgrow.engine.evaluate import BatchLike
 from ppdgrow.engine.loop import Engine
 from ppdgrow.engine.signals import StopFlag
 from ppdgrow.errors import ConfigError, PPDGrowError
+from ppdgrow.nn.cost import tokens_per_example, training_flops_per_token
 from ppdgrow.nn.model import Model, build_model
+from ppdgrow.nn.parts import NAMES
 from ppdgrow.optim.adamw import NamedAdamW
 from ppdgrow.optim.schedule import Schedule
 from ppdgrow.training.context import Setting
@@ -183,9 +184,7 @@ def make_optimizer(model: Model, start: Start, config: TrainConfig) -> NamedAdam
         ConfigError: only pairs are to be trained and there are none.
     """
     newest = start.architecture.newest_ids
-    names = frozenset(
-        name for name, _ in model.named_parameters() if name.startswith("blocks.") and name.split(".")[1] in newest
-    )
+    names = frozenset(name for name, _ in model.named_parameters() if NAMES.block_of(name) in newest)
     if config.only == "pairs":
         if not names:
             raise ConfigError(

@@ -7,11 +7,11 @@ import torch
 from torch.nn.attention import SDPBackend, sdpa_kernel
 from torch.utils.flop_counter import FlopCounterMode
 
-from ppdgrow.accounting import count_parameters, flops_per_token, half_steps
 from ppdgrow.config.architecture import Architecture, BlockSpec, ImageInput, TokenInput, new_architecture
 from ppdgrow.config.kinds import Task
 from ppdgrow.config.schema import ModelConfig
 from ppdgrow.errors import InvalidInputError
+from ppdgrow.nn.cost import count_parameters, flops_per_token, half_steps
 from ppdgrow.nn.init import initial_tensors
 from ppdgrow.nn.model import build_model
 

@@ -36,15 +36,16 @@ from torch import Tensor
 from torch.nn.attention import SDPBackend, sdpa_kernel
 from torch.utils.flop_counter import FlopCounterMode
 
-from ppdgrow.accounting import count_parameters, flops_per_token, tokens_per_example
 from ppdgrow.checkpoint import Checkpoint, read_checkpoint, write_checkpoint
 from ppdgrow.config.architecture import Architecture
-from ppdgrow.config.kinds import FAMILIES, LINEAR
+from ppdgrow.config.kinds import FAMILIES, KINDS
 from ppdgrow.config.state import DataIdentity, Environment, Ledger, TrainerState
 from ppdgrow.nn.branches import OUTPUT_PROJECTION
+from ppdgrow.nn.cost import count_parameters, flops_per_token, tokens_per_example
 from ppdgrow.nn.coupling import Coupling, Pair
 from ppdgrow.nn.linear import LinearPair, OrthogonalMap
 from ppdgrow.nn.model import AnyPair
+from ppdgrow.nn.parts import block_parts
 from ppdgrow.nn.stream import Halves, join, split
 from ppdgrow.surgery import GrowthRequest, remove_blocks, theta_digest, untie
 
@@ -95,7 +96,7 @@ def test_gradients_of_old_parameters_stay_and_those_of_the_members_are_opposite(
     expected, found = gradients(old_architecture, old, mode), gradients(architecture, tensors, mode)
     assert found.keys() == tensors.keys(), "a parameter without a gradient would never train"
     assert all(torch.equal(found[name], expected[name]) for name in expected)
-    folded = expected_kind(case, kind) not in LINEAR
+    folded = KINDS[expected_kind(case, kind)].additive
     members = [name for name in found if ".plus." in name]
     assert members
     for name in members:
@@ -239,9 +240,10 @@ def test_no_token_of_lm_sees_a_later_one_and_mixers_of_other_tasks_do(case: Case
         moved = (before != after).flatten(2).any(-1).any(0)
         assert bool(moved[5])
         spec = next(block for block in architecture.blocks if block.id == name)
-        mixes = spec.kind not in ("ffn", *LINEAR)
-        assert bool(moved[6:].any()) == mixes
-        assert bool(moved[:5].any()) == (mixes and case.task != "lm" and spec.kind != "recurrent"), spec.kind
+        mixers = [part.module for part in block_parts(architecture, spec) if part.module.mixes_tokens]
+        looks_ahead = any(not mixer.always_causal for mixer in mixers)
+        assert bool(moved[6:].any()) == bool(mixers)
+        assert bool(moved[:5].any()) == (looks_ahead and case.task != "lm"), spec.kind
 
 
 @pytest.mark.parametrize("case", [case for case in CASES if case.task == "lm"], ids=str)
@@ -325,8 +327,8 @@ class SequentialProducts(LinearPair):
 
 # One task and one input of each family, layer, stream and kind.
 SOME = list({(case.family, case.layer, case.stream, kind): (case, kind) for case, kind in GROWTHS}.values())
-ADDITIVE = [(case, kind) for case, kind in SOME if kind not in LINEAR]
-ALL_LINEAR = [(case, kind) for case, kind in SOME if kind in LINEAR]
+ADDITIVE = [(case, kind) for case, kind in SOME if KINDS[kind].additive]
+ALL_LINEAR = [(case, kind) for case, kind in SOME if not KINDS[kind].additive]
 
 
 @torch.no_grad()
