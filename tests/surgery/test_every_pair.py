@@ -48,6 +48,7 @@ from ppdgrow.nn.model import AnyPair
 from ppdgrow.nn.parts import block_parts
 from ppdgrow.nn.stream import Halves, join, split
 from ppdgrow.surgery import GrowthRequest, remove_blocks, theta_digest, untie
+from ppdgrow.surgery.plan import METHODS
 
 ROUND_TRIP = {"fp64": 1e-9, "fp32": 1e-3}  # relative to the largest entry
 Grown = tuple[Architecture, dict[str, Tensor], Architecture, dict[str, Tensor]]
@@ -204,10 +205,10 @@ def test_removal_by_id_gives_the_parents_tensors_back(case: Case, kind: str, fir
         assert all(back[name] is old[name] for name in old)
 
 
-@pytest.mark.parametrize("method", ["pair", "zero", "copy", "fresh"])
+@pytest.mark.parametrize("method", METHODS)
 @every_case
 def test_every_method_adds_twice_as_many_layers_as_pairs(case: Case, method: str) -> None:
-    """`pair` and `zero` keep the function to the last bit, `copy` and `fresh` change it."""
+    """And keeps the function to the last bit, or changes it, as it declares."""
     architecture = case.architecture()
     old = weights(architecture)
     request = GrowthRequest(method=method, pairs=3)  # type: ignore[arg-type]
@@ -216,7 +217,7 @@ def test_every_method_adds_twice_as_many_layers_as_pairs(case: Case, method: str
     if method != "pair":
         assert {block.kind for block in plan.architecture.blocks} == {case.layer}
     assert all(tensors[name] is old[name] for name in old)
-    keeps = method in ("pair", "zero")
+    keeps = METHODS[method].preserves_function
     for mode in MODES if keeps else ("fp64", "fp32"):  # a new layer can be too small for a short significand
         assert torch.equal(logits(plan.architecture, tensors, mode), logits(architecture, old, mode)) == keeps, mode
 
