@@ -237,29 +237,3 @@ class DepthwiseLinear(nn.Module):
 
 # The closed registry of branches, those above, by the name of the class in lower case.
 BRANCHES: dict[str, type[Branch]] = {branch.__name__.lower(): branch for branch in Branch.__subclasses__()}
-
-
-class TwoBranches(nn.Module):
-    """The branches f and g of a block, with what both need to know to run.
-
-    Args:
-        branches: the names of f and g.
-        config: of both branches.
-        causal: whether token t sees tokens 0..t only.
-        dropout: on the outputs of the branches, while training.
-    """
-
-    def __init__(self, branches: tuple[str, str], config: BranchConfig, *, causal: bool, dropout: float = 0.0) -> None:
-        super().__init__()
-        f, g = branches
-        self.f, self.g = BRANCHES[f](config), BRANCHES[g](config)
-        self.causal = causal
-        self.dropout = dropout
-
-    def f_of(self, x: Tensor) -> Tensor:
-        """The term of f, of the shape of what it reads."""
-        return self.f(x, causal=self.causal, dropout=self.dropout)
-
-    def g_of(self, x: Tensor) -> Tensor:
-        """The term of g, of the shape of what it reads."""
-        return self.g(x, causal=self.causal, dropout=self.dropout)

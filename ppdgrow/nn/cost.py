@@ -2,19 +2,6 @@
 
 FLOPs count a multiply-add as two: matrix products, convolutions and attention only (scores and values over all T keys,
 also where a causal mask hides half of them), as `torch.utils.flop_counter` does.
-
-An untied pair (two layers) at width D with MLP ratio 4, K taps and T tokens, biases and norms left out:
-
-    kind           weights           forward FLOPs per token
-    ffn            8 D^2             16 D^2
-    attention      6 D^2             12 D^2 + 4 T D
-    recurrent      5.5 D^2           11 D^2
-    convolution    5 D^2 + K D       10 D^2 + 2 K D
-    depthwise      2 K D             4 K D
-    orthogonal     2 D^2             4 D^2
-    linear         2 D^2 + 2 D       4 D^2
-
-A coupled layer has 3 D^2 weights (`mlp`: 4 D^2), a residual one 12 D^2 (`mlp`: 16 D^2).
 """
 
 from __future__ import annotations

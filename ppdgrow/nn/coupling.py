@@ -15,10 +15,51 @@ from __future__ import annotations
 
 from typing import Literal
 
+import torch
 from torch import Tensor, nn
 
-from ppdgrow.nn.branches import TwoBranches
-from ppdgrow.nn.stream import Halves
+from ppdgrow.nn.branches import BRANCHES, BranchConfig
+
+Halves = tuple[Tensor, Tensor]
+
+
+def split(x: Tensor) -> Halves:
+    """Cut `(..., D)` into its channel groups a and b, `(..., D/2)` each.
+
+    Both are contiguous tensors of their own: a view of a larger tensor can take another kernel, and two
+    members of a pair would then differ in the last bit.
+    """
+    a, b = x.chunk(2, dim=-1)
+    return a.contiguous(), b.contiguous()
+
+
+def join(halves: Halves) -> Tensor:
+    """The inverse of `split`."""
+    return torch.cat(halves, dim=-1)
+
+
+class TwoBranches(nn.Module):
+    """The branches f and g of a block, with what both need to know to run.
+
+    Args:
+        branches: the names of f and g.
+        config: of both branches.
+        causal: whether token t sees tokens 0..t only.
+        dropout: on the outputs of the branches, while training.
+    """
+
+    def __init__(self, branches: tuple[str, str], config: BranchConfig, *, causal: bool, dropout: float = 0.0) -> None:
+        super().__init__()
+        f, g = branches
+        self.f, self.g = BRANCHES[f](config), BRANCHES[g](config)
+        self.causal = causal
+        self.dropout = dropout
+
+    def f_of(self, x: Tensor) -> Tensor:
+        return self.f(x, causal=self.causal, dropout=self.dropout)
+
+    def g_of(self, x: Tensor) -> Tensor:
+        return self.g(x, causal=self.causal, dropout=self.dropout)
 
 
 class Coupling(TwoBranches):
@@ -58,11 +99,6 @@ class Pair(nn.Module):
         self.plus = plus
         self.minus = minus
         self.form = form
-
-    @property
-    def tied(self) -> bool:
-        """True while both members share one parameter set."""
-        return self.minus is None
 
     def forward(self, halves: Halves) -> Halves:
         """Apply the pair: y_b = b + (g+ - g-)(a'), y_a = a + (f+(b) - f-(y_b)), with a' = a + f+(b)."""

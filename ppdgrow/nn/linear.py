@@ -18,7 +18,7 @@ from torch import Tensor, nn
 from torch.nn.utils import parametrizations
 
 from ppdgrow.nn.branches import BranchConfig, Part
-from ppdgrow.nn.stream import Halves, join, split
+from ppdgrow.nn.coupling import Halves, join, split
 
 
 class LinearMap(Part):
@@ -88,11 +88,6 @@ class LinearPair(nn.Module):
         super().__init__()
         self.plus = plus
         self.minus = minus
-
-    @property
-    def tied(self) -> bool:
-        """True while both members share one parameter set."""
-        return self.minus is None
 
     def forward(self, halves: Halves) -> Halves:
         (plus, _), (minus, minus_inverse) = self._members()

@@ -13,12 +13,11 @@ from torch import Tensor, nn
 
 from ppdgrow.config.architecture import Architecture, BlockSpec
 from ppdgrow.errors import InvalidInputError
-from ppdgrow.nn.coupling import Coupling, Pair, Residual
+from ppdgrow.nn.coupling import Coupling, Halves, Pair, Residual, join, split
 from ppdgrow.nn.ends import Head, TokenEmbedding, make_embedding
 from ppdgrow.nn.linear import LINEAR_MAPS, LinearPair
 from ppdgrow.nn.meta import without_memory
 from ppdgrow.nn.parts import NAMES, block_parts
-from ppdgrow.nn.stream import Halves, join, split
 
 AnyPair = Pair | LinearPair
 Block = Coupling | AnyPair | Residual
@@ -50,7 +49,8 @@ class Model(nn.Module):
         state: State = split(x) if self.architecture.stream == "coupled" else x
         for block_id, block in self.named_blocks():
             if before_block is not None:
-                state = _or(before_block(block_id, state), state)
+                changed = before_block(block_id, state)
+                state = state if changed is None else changed
             if block_id not in skip:
                 state = apply_block(block, state)
         x = join(state) if isinstance(state, tuple) else state
@@ -61,10 +61,6 @@ class Model(nn.Module):
         for block_id, block in self.blocks.items():
             assert isinstance(block, Coupling | Pair | LinearPair | Residual)
             yield block_id, block
-
-
-def _or(shown: State | None, state: State) -> State:
-    return state if shown is None else shown
 
 
 def apply_block(block: Block, state: State) -> State:

@@ -16,19 +16,12 @@ Role = Literal["f", "g", ""]
 
 @dataclass(frozen=True)
 class TensorName:
-    """Which tensor of a block is meant.
+    """Which tensor of a block is meant. A layer has no members, the map of a linear pair no role."""
 
-    Args:
-        block: the id of the block.
-        member: of a pair; empty for a layer.
-        role: of the branch in its coupling; empty for the map of a linear pair.
-        tensor: the name within the branch or map, such as `out.weight`.
-    """
-
-    block: str
+    block: str  # its id
     member: Member
     role: Role
-    tensor: str
+    tensor: str  # within the branch or map: `out.weight`
 
     @property
     def within_member(self) -> str:
@@ -71,21 +64,12 @@ NAMES = BlockNames()
 
 @dataclass(frozen=True)
 class BlockPart:
-    """A branch of a block, or the map of a linear pair, and where it stands: of a pair, in the first member.
-
-    Args:
-        block: the id of the block.
-        member: of the pair; empty in a layer.
-        role: in the coupling; empty for a linear map.
-        name: of the branch or map in its registry.
-        module: its class.
-        config: what it is built from.
-    """
+    """A branch of a block, or the map of a linear pair, and where it stands: of a pair, in the first member."""
 
     block: str
     member: Member
     role: Role
-    name: str
+    name: str  # in the registry of branches or of linear maps
     module: type[Part]
     config: BranchConfig
 

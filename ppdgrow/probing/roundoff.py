@@ -26,10 +26,9 @@ from __future__ import annotations
 import torch
 from torch import nn
 
-from ppdgrow.nn.coupling import Coupling, Pair
+from ppdgrow.nn.coupling import Coupling, Halves, Pair, join
 from ppdgrow.nn.linear import LinearMap, LinearPair, ScaledMap
 from ppdgrow.nn.model import AnyPair
-from ppdgrow.nn.stream import Halves, join
 
 CONSTANT = 8.0
 ORTHOGONALITY_CONSTANT = 16.0

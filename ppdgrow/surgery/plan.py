@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass, replace
-from typing import Protocol
 
 from ppdgrow.config.architecture import Architecture, BlockSpec
 from ppdgrow.config.growth import Method, Moments, Source
@@ -112,17 +111,6 @@ def plan_growth(
         )
     used_ids |= {block.id for block in architecture.blocks}
     return METHODS[request.method].plan(architecture, request, step, used_ids, names)
-
-
-class GrowthMethod(Protocol):
-    """A way to add layers: whether the function stays the same to the bit, and what is added."""
-
-    @property
-    def preserves_function(self) -> bool: ...
-
-    def plan(
-        self, old: Architecture, request: GrowthRequest, step: int, used_ids: frozenset[str], names: BlockNames
-    ) -> GrowthPlan: ...
 
 
 @dataclass(frozen=True)
@@ -242,8 +230,8 @@ class LayerMethod:
         return tuple(notes)
 
 
-# The closed registry of growth methods.
-METHODS: dict[str, GrowthMethod] = {
+# The closed registry of growth methods; each says whether the function stays the same to the bit.
+METHODS: dict[str, PairMethod | LayerMethod] = {
     "pair": PairMethod(),
     "zero": LayerMethod(preserves_function=True, copies=True, zero_outputs=True),
     "copy": LayerMethod(preserves_function=False, copies=True),

@@ -9,8 +9,8 @@ import torch
 from torch import Tensor, nn
 
 from ppdgrow.nn.branches import BranchConfig
+from ppdgrow.nn.coupling import join, split
 from ppdgrow.nn.linear import LINEAR_MAPS, LinearMap, LinearPair
-from ppdgrow.nn.stream import join, split
 
 WIDTH = 16
 STEPS = 200

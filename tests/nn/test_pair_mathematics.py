@@ -13,8 +13,7 @@ from torch import Tensor, nn
 
 from ppdgrow.config import kinds
 from ppdgrow.nn.branches import BranchConfig
-from ppdgrow.nn.coupling import Coupling, Pair
-from ppdgrow.nn.stream import Halves
+from ppdgrow.nn.coupling import Coupling, Halves, Pair
 
 CHANNELS = 32
 KINDS = tuple(name for name, kind in kinds.KINDS.items() if kind.additive)

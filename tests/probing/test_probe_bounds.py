@@ -11,10 +11,9 @@ from torch.nn.utils import parametrize
 
 from ppdgrow.config.kinds import KINDS, parts_of
 from ppdgrow.nn.branches import BranchConfig
-from ppdgrow.nn.coupling import Coupling, Pair
+from ppdgrow.nn.coupling import Coupling, Halves, Pair
 from ppdgrow.nn.linear import LINEAR_MAPS, LinearMap, LinearPair, OrthogonalMap, ScaledMap
 from ppdgrow.nn.model import AnyPair
-from ppdgrow.nn.stream import Halves
 from ppdgrow.probing.cancellation import DTYPES, ROUND_TRIP_DTYPES, round_trip
 from ppdgrow.probing.roundoff import (
     branch_ratio,

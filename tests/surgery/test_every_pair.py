@@ -42,11 +42,10 @@ from ppdgrow.config.kinds import FAMILIES, KINDS
 from ppdgrow.config.state import DataIdentity, Environment, Ledger, TrainerState
 from ppdgrow.nn.branches import OUTPUT_PROJECTION
 from ppdgrow.nn.cost import count_parameters, flops_per_token, tokens_per_example
-from ppdgrow.nn.coupling import Coupling, Pair
+from ppdgrow.nn.coupling import Coupling, Halves, Pair, join, split
 from ppdgrow.nn.linear import LinearPair, OrthogonalMap
 from ppdgrow.nn.model import AnyPair
 from ppdgrow.nn.parts import block_parts
-from ppdgrow.nn.stream import Halves, join, split
 from ppdgrow.surgery import GrowthRequest, remove_blocks, theta_digest, untie
 from ppdgrow.surgery.plan import METHODS
 
