@@ -17,7 +17,6 @@ FLOORS = (
     ("provenance", "seeding", "statistics", "atomic"),
     ("console",),
     ("config",),
-    ("accounting",),
     ("nn", "data"),
     ("surgery", "checkpoint", "optim"),
     ("engine",),
