@@ -7,6 +7,7 @@ there is one, and manifest.json with the sha256 of each, written last: its prese
 from __future__ import annotations
 
 import json
+import math
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -45,7 +46,6 @@ SHARD_BYTES = 5_000_000_000
 STEP_NAME = re.compile(r"step-[0-9]+")
 SHA256 = re.compile(r"[0-9a-f]{64}")
 FLOATING = ("F32", "BF16", "F16", "F64")
-MOMENT_KEYS = ("exp_avg", "exp_avg_sq", "step")
 SAFETENSORS_NAMES = {torch.uint8: "U8", torch.float16: "F16", torch.bfloat16: "BF16", torch.float64: "F64"}
 _Model = TypeVar("_Model", bound=BaseModel)
 
@@ -54,9 +54,9 @@ _Model = TypeVar("_Model", bound=BaseModel)
 class Checkpoint:
     """A model in training, as named tensors on the CPU.
 
-    `moments` holds optimizer state by parameter name (`exp_avg`, `exp_avg_sq`, `step`), `rng` the random streams
-    by name, `tokenizer` the JSON of the tokenizer, None where the data needs no file for it, `stored` the type of the
-    weights in the file that they were read from.
+    `moments` holds optimizer state by parameter name and by torch's name for it (`exp_avg`, ..), `rng` the random
+    streams by name, `tokenizer` the JSON of the tokenizer, None where the data needs no file for it, `stored` the type
+    of the weights in the file that they were read from.
     """
 
     architecture: Architecture
@@ -108,8 +108,8 @@ def write_checkpoint(
 
 def _trainer_tensors(checkpoint: Checkpoint) -> dict[str, Tensor]:
     tensors = {f"rng.{name}": state for name, state in checkpoint.rng.items()}
-    for name, moments in checkpoint.moments.items():
-        tensors |= {f"{key}.{name}": moments[key] for key in MOMENT_KEYS}
+    for name, state in checkpoint.moments.items():
+        tensors |= {f"{kind}.{name}": tensor for kind, tensor in state.items()}
     return tensors
 
 
@@ -212,22 +212,26 @@ def verify(folder: Path) -> None:
             raise invalid(folder / name, f"not listed in {MANIFEST}")
     weights = {name: header for headers in layout.values() for name, header in headers.items()}
     _verify_fit(folder / next(iter(layout)), architecture, weights)
-    moments: dict[str, int] = {}
-    for key, header in tensor_headers(folder / TRAINER_TENSORS).items():
+    _verify_moments(folder / TRAINER_TENSORS, weights)
+
+
+def _verify_moments(path: Path, weights: Mapping[str, TensorHeader]) -> None:
+    """Optimizer state is of any kind, as long as each tensor is one number or of the weight's shape."""
+    moments: dict[str, dict[str, TensorHeader]] = {}
+    for key, header in tensor_headers(path).items():
         kind, _, name = key.partition(".")
-        if kind in MOMENT_KEYS and name in weights:
-            shape = () if kind == "step" else weights[name].shape
-            if header.dtype not in FLOATING or (header.shape != shape and kind != "step"):
-                raise invalid(
-                    folder / TRAINER_TENSORS,
-                    f"{key!r} is {header.dtype} {header.shape}, expected floating point {shape}",
-                )
-            moments[name] = moments.get(name, 0) + 1
-        elif kind != "rng":
-            raise invalid(folder / TRAINER_TENSORS, f"unexpected tensor {key!r}")
-    for name, count in moments.items():
-        if count != len(MOMENT_KEYS):
-            raise invalid(folder / TRAINER_TENSORS, f"incomplete optimizer state of {name!r}")
+        if kind == "rng":
+            continue
+        if name not in weights:
+            raise invalid(path, f"unexpected tensor {key!r}")
+        if header.dtype not in FLOATING or (header.shape != weights[name].shape and math.prod(header.shape) != 1):
+            raise invalid(
+                path, f"{key!r} is {header.dtype} {header.shape}, expected floating point {weights[name].shape}"
+            )
+        moments.setdefault(name, {})[key] = header
+    for name, state in moments.items():
+        if all(header.shape != weights[name].shape for header in state.values()):
+            raise invalid(path, f"incomplete optimizer state of {name!r}: only {', '.join(state)}")
 
 
 def _verify_fit(path: Path, architecture: Architecture, weights: Mapping[str, TensorHeader]) -> None:

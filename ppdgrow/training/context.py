@@ -32,6 +32,7 @@ from ppdgrow.engine.evaluate import BatchLike, Evaluation, evaluate
 from ppdgrow.engine.signals import StopFlag
 from ppdgrow.errors import ConfigError, InvalidInputError
 from ppdgrow.nn.model import build_model
+from ppdgrow.optim.optimizer import check_moments
 
 SHORT_NAMES = {torch.bfloat16: "bf16", torch.float16: "fp16", torch.float64: "fp64"}
 EVERYTHING = 10**9  # more batches than a split has: it gives all of its examples
@@ -87,13 +88,10 @@ def _load(optimizer: bool, run: RunFolder, folder: Path, skipped: tuple[str, ...
     except ConfigError as error:
         raise InvalidInputError(f"{str(run.recipe_path)!r} is not a valid recipe: {error}") from None
     checkpoint = read_checkpoint(folder, optimizer=optimizer)
-    for name, state in checkpoint.moments.items():
-        for key in ("exp_avg", "exp_avg_sq"):
-            if state[key].shape != checkpoint.tensors[name].shape:
-                raise InvalidInputError(
-                    f"{str(folder)!r}: optimizer state {key} of {name!r} is {tuple(state[key].shape)}, expected "
-                    f"{tuple(checkpoint.tensors[name].shape)}; use an older checkpoint of the run"
-                )
+    try:
+        check_moments(checkpoint.moments, checkpoint.tensors)
+    except InvalidInputError as error:
+        raise InvalidInputError(f"{str(folder)!r}: {error}") from None
     return Parent(run, folder, checkpoint, recipe, values, manifest_digest(folder), skipped)
 
 

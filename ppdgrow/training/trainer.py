@@ -17,7 +17,7 @@ from ppdgrow.engine.loop import Engine
 from ppdgrow.engine.signals import StopFlag
 from ppdgrow.errors import ConfigError, PPDGrowError
 from ppdgrow.nn.model import Model, build_model
-from ppdgrow.optim.adamw import NamedAdamW
+from ppdgrow.optim.optimizer import NamedOptimizer
 from ppdgrow.optim.schedule import Schedule
 from ppdgrow.training.context import Setting
 from ppdgrow.training.recorder import Header, Recorder
@@ -176,13 +176,24 @@ class Trainer:
             raise
 
 
-def make_optimizer(model: Model, start: Start, config: TrainConfig) -> NamedAdamW:
+def make_optimizer(model: Model, start: Start, config: TrainConfig) -> NamedOptimizer:
     """The optimizer with the start's state, the newest blocks in a group of their own.
 
     Raises:
         ConfigError: only pairs are to be trained and there are none.
     """
-    newest = start.architecture.newest_ids
+    optimizer = NamedOptimizer(model, config, select_trained(model, config))
+    optimizer.load_moments(start.moments)
+    return optimizer
+
+
+def select_trained(model: Model, config: TrainConfig) -> frozenset[str]:
+    """The names of the newest blocks' parameters; where only they are to be trained, the others are frozen.
+
+    Raises:
+        ConfigError: only pairs are to be trained and there are none.
+    """
+    newest = model.architecture.newest_ids
     names = frozenset(
         name for name, _ in model.named_parameters() if name.startswith("blocks.") and name.split(".")[1] in newest
     )
@@ -193,6 +204,4 @@ def make_optimizer(model: Model, start: Start, config: TrainConfig) -> NamedAdam
             )
         for name, parameter in model.named_parameters():
             parameter.requires_grad_(name in names)
-    optimizer = NamedAdamW(model, config, names)
-    optimizer.load_moments(start.moments)
-    return optimizer
+    return names

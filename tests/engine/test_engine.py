@@ -21,7 +21,7 @@ from ppdgrow.engine.signals import StopFlag
 from ppdgrow.errors import CheckFailedError, ConfigError, DivergedError, InterruptedRunError
 from ppdgrow.nn.init import initial_tensors
 from ppdgrow.nn.model import Model, build_model
-from ppdgrow.optim.adamw import NamedAdamW
+from ppdgrow.optim.optimizer import NamedOptimizer
 from ppdgrow.optim.schedule import make_schedule
 from ppdgrow.seeding import generator
 
@@ -77,7 +77,7 @@ def engine_of(model: Model, steps: int = 40, device: torch.device = CPU, **chang
     schedule, _ = make_schedule(config, first=0, last=steps, initial=0.0)
     engine = Engine(
         model,
-        NamedAdamW(model, config, new),
+        NamedOptimizer(model, config, new),
         schedule,
         new_factor=lambda step: config.pair_lr,
         batches=Counting(),
@@ -418,7 +418,7 @@ def test_a_parameter_that_does_not_move_fails_the_check() -> None:
 
 def test_a_parameter_outside_the_optimizer_fails_the_check() -> None:
     model = new_model()
-    optimizer = NamedAdamW(model, TrainConfig(), frozenset())
+    optimizer = NamedOptimizer(model, TrainConfig(), frozenset())
     model.register_parameter("late", torch.nn.Parameter(torch.zeros(3)))
     with pytest.raises(CheckFailedError, match="'late' is in 0 optimizer groups"):
         MovementCheck(model, optimizer)
@@ -437,7 +437,7 @@ def test_the_pair_rate_moves_new_parameters_only() -> None:
 def test_optimizer_state_goes_in_and_out_by_name() -> None:
     engine, log = engine_of(new_model(), steps=20)
     engine.run(20, log)
-    other = NamedAdamW(engine.model, TrainConfig(), frozenset())
+    other = NamedOptimizer(engine.model, TrainConfig(), frozenset())
     other.load_moments(engine.optimizer.moments())
     found, expected = other.moments(), engine.optimizer.moments()
     assert found.keys() == expected.keys() == {name for name, _ in engine.model.named_parameters()}

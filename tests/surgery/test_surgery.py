@@ -11,6 +11,7 @@ from ppdgrow.config.schema import ModelConfig
 from ppdgrow.errors import ConfigError
 from ppdgrow.nn.init import initial_tensors
 from ppdgrow.nn.model import Model, build_model, tensor_shapes
+from ppdgrow.optim.optimizer import NamedOptimizer
 from ppdgrow.surgery import GrowthRequest, apply_plan, plan_growth, remove_blocks, select_pair, theta_digest, untie
 from ppdgrow.surgery.positions import describe_positions, resolve_positions
 
@@ -45,7 +46,7 @@ def logits(arch: Architecture, tensors: dict[str, Tensor]) -> Tensor:
 
 def grow(arch: Architecture, tensors: dict[str, Tensor], request: GrowthRequest, state: MomentsByName | None = None):  # type: ignore[no-untyped-def]
     plan = plan_growth(arch, request, step=9)
-    grown, grown_state = apply_plan(plan, tensors, state or {}, policy=request.moments, seed=1)
+    grown, grown_state = apply_plan(plan, tensors, state or {}, policy=request.moments, seed=1, rules=NamedOptimizer)
     return plan, grown, grown_state
 
 
@@ -225,7 +226,7 @@ def test_stale_momentum_moves_both_members_alike() -> None:
     arch = architecture()
     old = weights(arch)
     plan, grown, state = grow(arch, old, GrowthRequest(moments="copy"), moments(old))
-    untied_arch, untied, untied_state = untie(plan.architecture, grown, state)
+    untied_arch, untied, untied_state = untie(plan.architecture, grown, state, NamedOptimizer)
     plus, minus = "blocks.p1.plus.f.out.weight", "blocks.p1.minus.f.out.weight"
     assert torch.equal(untied_state[minus]["exp_avg"], -untied_state[plus]["exp_avg"])
     assert torch.equal(untied_state[minus]["exp_avg_sq"], untied_state[plus]["exp_avg_sq"])
