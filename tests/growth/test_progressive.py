@@ -31,6 +31,7 @@ from ppdgrow.growth import round
 from ppdgrow.growth import trials as arms
 from ppdgrow.growth.rules import Decision
 from ppdgrow.optim.optimizer import NamedOptimizer
+from ppdgrow.optim.updates import OPTIMIZERS
 from ppdgrow.training.start import Start, start_from
 
 ROOT = Path(__file__).parents[2]
@@ -72,7 +73,9 @@ def decisions(run: str) -> list[dict[str, Any]]:
     return [event for event in events(run) if event["event"] == "decision"]
 
 
-def test_a_harmful_growth_is_rejected_and_leaves_no_trace(ppdgrow: Command, line: str) -> None:
+@pytest.mark.parametrize("optimizer", OPTIMIZERS)
+def test_a_harmful_growth_is_rejected_and_leaves_no_trace(ppdgrow: Command, line: str, optimizer: str) -> None:
+    line += f" -o train.optimizer={optimizer}"
     ppdgrow(f"{line} --out never")
     ppdgrow(f"{line} --out tried", *growing(HARMFUL))
     (decision,) = decisions("tried")
