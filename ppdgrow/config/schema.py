@@ -152,6 +152,9 @@ class TrainConfig(Frozen):
     )
     only: Literal["all", "pairs"] = Field("all", description="train all, or the newest blocks alone")
     reset_optimizer: bool = Field(False, description="go on from a checkpoint with empty moments")
+    optimizer: Literal["adamw", "muon"] = Field(
+        "adamw", description="adamw; or muon: of the matrices within blocks, and adamw of the rest"
+    )
 
     @model_validator(mode="after")
     def _check_accumulate(self) -> TrainConfig:

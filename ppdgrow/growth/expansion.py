@@ -19,6 +19,7 @@ from ppdgrow.engine.signals import StopFlag
 from ppdgrow.errors import CheckFailedError, ConfigError
 from ppdgrow.nn.cost import count_parameters, flops_per_token, half_steps
 from ppdgrow.nn.model import build_model
+from ppdgrow.optim.optimizer import NamedOptimizer
 from ppdgrow.provenance import provenance
 from ppdgrow.surgery import (
     GrowthRequest,
@@ -73,7 +74,9 @@ def expand(parent: Parent, growth: GrowthRequest) -> Expansion:
     old = parent.checkpoint
     plan = plan_growth(old.architecture, growth, step=parent.step, used_ids=parent.used_ids())
     seed = parent.recipe.train.seed
-    tensors, moments = apply_plan(plan, old.tensors, old.moments, policy=growth.moments, seed=seed)
+    tensors, moments = apply_plan(
+        plan, old.tensors, old.moments, policy=growth.moments, seed=seed, rules=NamedOptimizer
+    )
     pairs = [block.id for block in plan.architecture.pairs if block.id in plan.ids]
     event = _event("grow", parent, plan.architecture) | {
         "method": growth.method,

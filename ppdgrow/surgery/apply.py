@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
+from functools import partial
+from typing import Protocol
 
 import torch
 from torch import Tensor
@@ -20,8 +22,24 @@ Tensors = Mapping[str, Tensor]
 MomentsByName = Mapping[str, Mapping[str, Tensor]]
 
 
+class StateRules(Protocol):
+    """How optimizer state follows its parameter, which is an optimizer's to say."""
+
+    def copied(self, state: Tensors, cut: Callable[[Tensor], Tensor], *, momentum: bool) -> dict[str, Tensor]:
+        """That of a slice of the parameter; without `momentum`, what moves it is zero."""
+
+    def negated(self, state: Tensors) -> dict[str, Tensor]:
+        """That of the negative of the parameter."""
+
+
 def apply_plan(
-    plan: GrowthPlan, tensors: Tensors, moments: MomentsByName, *, policy: Moments, seed: int
+    plan: GrowthPlan,
+    tensors: Tensors,
+    moments: MomentsByName,
+    *,
+    policy: Moments,
+    seed: int,
+    rules: StateRules | None = None,
 ) -> tuple[dict[str, Tensor], dict[str, dict[str, Tensor]]]:
     """Weights and optimizer state of the grown model; those of older parameters are passed through.
 
@@ -32,6 +50,7 @@ def apply_plan(
         policy: `fresh` gives new parameters no state, `copy_v` the second moment and step count of their
             source, `copy` the first moment too.
         seed: of the tensors that are drawn.
+        rules: of the optimizer; not needed where there are no moments.
     """
     num_layers = plan.architecture.num_layers
     grown = dict(tensors)
@@ -40,12 +59,9 @@ def apply_plan(
         grown[origin.name] = _make(origin, tensors, seed, num_layers)
         state = moments.get(origin.source) if origin.source is not None else None
         if policy != "fresh" and state is not None:
-            first = _cut(state["exp_avg"], origin)
-            grown_moments[origin.name] = {
-                "exp_avg": first if policy == "copy" else torch.zeros_like(first),
-                "exp_avg_sq": _cut(state["exp_avg_sq"], origin),
-                "step": state["step"].clone(),
-            }
+            assert rules is not None
+            cut = partial(_cut, origin=origin)
+            grown_moments[origin.name] = rules.copied(state, cut, momentum=policy == "copy")
     return grown, grown_moments
 
 
@@ -66,12 +82,17 @@ def _cut(tensor: Tensor, origin: Origin) -> Tensor:
 
 
 def untie(
-    architecture: Architecture, tensors: Tensors, moments: MomentsByName, *, names: BlockNames = NAMES
+    architecture: Architecture,
+    tensors: Tensors,
+    moments: MomentsByName,
+    rules: StateRules | None = None,
+    *,
+    names: BlockNames = NAMES,
 ) -> tuple[Architecture, dict[str, Tensor], dict[str, dict[str, Tensor]]]:
     """Give every tied pair its second member, folded: theta- is theta+ with negated output projections.
 
-    The function is unchanged to the bit. First moments are negated with the weights, so that stale momentum
-    moves both members alike (in unfolded signs) and leaves the function unchanged.
+    The function is unchanged to the bit. Momentum is negated with the weights, by the optimizer's `rules`, so that
+    stale momentum moves both members alike (in unfolded signs) and leaves the function unchanged.
     """
     tied = {block.id for block in architecture.pairs if block.state == "tied"}
     blocks = tuple(
@@ -86,10 +107,11 @@ def untie(
         second, negated = names.second_member(place), place.tensor in OUTPUT_PROJECTION
         untied[second] = -tensor if negated else tensor.clone()
         if name in moments:
-            state = {key: value.clone() for key, value in moments[name].items()}
-            if negated:
-                state["exp_avg"] = -state["exp_avg"]
-            untied_moments[second] = state
+            assert rules is not None
+            state = moments[name]
+            untied_moments[second] = (
+                rules.negated(state) if negated else {key: value.clone() for key, value in state.items()}
+            )
     return architecture.with_blocks(blocks), untied, untied_moments
 
 

@@ -32,7 +32,7 @@ from ppdgrow.engine.evaluate import BatchLike, Evaluation, evaluate
 from ppdgrow.engine.signals import StopFlag
 from ppdgrow.errors import ConfigError, InvalidInputError
 from ppdgrow.nn.model import build_model
-from ppdgrow.optim.adamw import STATE_KEYS
+from ppdgrow.optim.optimizer import check_moments
 from ppdgrow.optim.schedule import Schedule
 
 SHORT_NAMES = {torch.bfloat16: "bf16", torch.float16: "fp16", torch.float64: "fp64"}
@@ -89,12 +89,10 @@ def _load(optimizer: bool, run: RunFolder, folder: Path, skipped: tuple[str, ...
     except ConfigError as error:
         raise InvalidInputError(f"{str(run.recipe_path)!r} is not a valid recipe: {error}") from None
     checkpoint = read_checkpoint(folder, optimizer=optimizer)
-    for name, state in checkpoint.moments.items():
-        if missing := set(STATE_KEYS) - state.keys():
-            raise InvalidInputError(
-                f"{str(folder)!r}: incomplete optimizer state of {name!r}, it has no {min(missing)}; use an older "
-                "checkpoint of the run"
-            )
+    try:
+        check_moments(checkpoint.moments, checkpoint.tensors)
+    except InvalidInputError as error:
+        raise InvalidInputError(f"{str(folder)!r}: {error}") from None
     return Parent(run, folder, checkpoint, recipe, values, manifest_digest(folder), skipped)
 
 

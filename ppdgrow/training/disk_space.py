@@ -19,11 +19,12 @@ from ppdgrow.config.state import Ledger, TrainerState, Validation
 from ppdgrow.data import Dataset
 from ppdgrow.engine.device import Precision, describe_environment, rng_state
 from ppdgrow.errors import StorageError
-from ppdgrow.nn.model import tensor_shapes
-from ppdgrow.nn.parts import NAMES
+from ppdgrow.nn.model import Model
+from ppdgrow.optim.optimizer import new_moments
 from ppdgrow.training.growth_schedule import GrowthSchedule
 from ppdgrow.training.outlook import stages
 from ppdgrow.training.start import Start
+from ppdgrow.training.trainer import select_trained
 from ppdgrow.units import format_bytes
 
 
@@ -111,15 +112,14 @@ def space_of(
 
     def size(architecture: Architecture) -> int:
         with torch.device("meta"):
-            tensors = {name: torch.empty(shape) for name, shape in tensor_shapes(architecture).items()}
-            newest = architecture.newest_ids
-            trained = [name for name in tensors if recipe.train.only == "all" or NAMES.block_of(name) in newest]
-            moments = dict(start.moments)  # of parameters that are not trained now, they are handed on
-            for name in trained:
-                step = torch.empty(())
-                moments[name] = {"exp_avg": tensors[name], "exp_avg_sq": tensors[name], "step": step}
+            model = Model(architecture)
+            select_trained(model, recipe.train)
+            # Moments of parameters that are not trained now are handed on.
+            moments = start.moments | new_moments(model, recipe.train)
         rng = rng_state(device)
-        return checkpoint_bytes(Checkpoint(architecture, tensors, moments, rng, state, dataset.tokenizer_json))
+        return checkpoint_bytes(
+            Checkpoint(architecture, dict(model.state_dict()), moments, rng, state, dataset.tokenizer_json)
+        )
 
     first = size(start.architecture)
     last = size(planned[-1].kept) if planned else first

@@ -18,6 +18,7 @@ from ppdgrow.engine.device import Precision, autocast
 from ppdgrow.engine.evaluate import BatchLike, mean_loss
 from ppdgrow.errors import ConfigError, first_line
 from ppdgrow.nn.cost import count_parameters, tokens_per_example, training_flops_per_token
+from ppdgrow.optim.optimizer import new_moments
 from ppdgrow.training.preparation import build
 from ppdgrow.training.start import Start
 
@@ -93,8 +94,8 @@ def footprint(
                 for whole in (batch.inputs, batch.targets)
             )
             activations = saved_bytes(model, inputs, targets, device=device, precision=precision)
-            moments = dict(start.moments)  # of parameters that are not trained now, they are handed on
-            moments |= {name: _moments(parameter) for name, parameter in optimizer.parameters.items()}
+            # Moments of parameters that are not trained now are handed on.
+            moments = start.moments | new_moments(model, train)
     except (RuntimeError, OverflowError) as error:
         if not any(word in str(error).lower() for word in ("overflow", "too large", "too many elements")):
             raise
@@ -118,14 +119,6 @@ def footprint(
 def microbatch_size(recipe: Recipe) -> int:
     """Examples of the largest microbatch in which a batch is computed."""
     return -(-recipe.train.batch_size // recipe.train.accumulate)
-
-
-def _moments(parameter: Tensor) -> dict[str, Tensor]:
-    return {
-        "exp_avg": torch.empty_like(parameter),
-        "exp_avg_sq": torch.empty_like(parameter),
-        "step": torch.empty((), dtype=torch.float32),
-    }
 
 
 def saved_bytes(

@@ -24,7 +24,7 @@ from ppdgrow.engine.evaluate import BatchLike
 from ppdgrow.errors import ConfigError
 from ppdgrow.nn.cost import count_parameters, flops_per_token
 from ppdgrow.nn.model import Model, build_model
-from ppdgrow.optim.adamw import NamedAdamW
+from ppdgrow.optim.optimizer import NamedOptimizer
 from ppdgrow.optim.schedule import Schedule, make_schedule
 from ppdgrow.training.context import (
     Parent,
@@ -179,7 +179,8 @@ def prepare(job: Job, device: torch.device, narrator: Narrator, *, fake: FakeTen
     check_growth_schedule(growth_schedule, start.architecture)
     schedule, notes = make_schedule(recipe.train, first=job.first, last=job.last, initial=start.lr_factor)
     notes = [*unused_keys(job.resolved, dataset), *notes, *_rewarming(job, schedule)]
-    model, _ = build(start, recipe, device, fake)  # each trainer makes an optimizer of its own, with a state of its own
+    model, optimizer = build(start, recipe, device, fake)  # of the optimizer each trainer makes one of its own
+    notes += _restarting(optimizer)
     data_device = device if fake is None else CPU
     dataset.batches("train", batch_size=recipe.train.batch_size, seed=recipe.train.seed, device=data_device)
     narrator.now("measuring the precision" if measures_precision(job, device) else "preparing the first step")
@@ -199,7 +200,9 @@ def prepare(job: Job, device: torch.device, narrator: Narrator, *, fake: FakeTen
     return Prepared(job, start, model, growth_schedule, schedule, setting, evaluation, space)
 
 
-def build(start: Start, recipe: Recipe, device: torch.device, fake: FakeTensorMode | None) -> tuple[Model, NamedAdamW]:
+def build(
+    start: Start, recipe: Recipe, device: torch.device, fake: FakeTensorMode | None
+) -> tuple[Model, NamedOptimizer]:
     """The model of a start and its optimizer; without memory if `fake`.
 
     Raises:
@@ -241,6 +244,14 @@ def _rewarming(job: Job, schedule: Schedule) -> Iterator[str]:
         yield (
             f"the learning rate of {job.parent.folder.as_posix()} ended at {ended:.2g} of its peak: {rise} again "
             "(--no-decay is for a run that will be continued)"
+        )
+
+
+def _restarting(optimizer: NamedOptimizer) -> Iterator[str]:
+    if optimizer.restarted:
+        yield (
+            f"train.optimizer {optimizer.config.optimizer}: {len(optimizer.restarted)} of {len(optimizer.parameters)} "
+            "parameters start with fresh optimizer state, as another optimizer kept that of the checkpoint"
         )
 
 

@@ -14,6 +14,7 @@ from ppdgrow.engine.loop import FLUSH_EVERY
 from ppdgrow.engine.movement import WATCHED_STEPS, MovementCheck
 from ppdgrow.nn.branches import BranchConfig
 from ppdgrow.nn.coupling import Coupling, Pair
+from ppdgrow.optim.updates import OPTIMIZERS
 
 
 @on_each_device
@@ -52,8 +53,9 @@ class OnDevice(Counting):
 
 
 @on_each_device
-def test_a_training_step_never_waits_for_the_device(device: torch.device) -> None:
-    engine, _ = engine_of(new_model(device=device), steps=40, device=device)
+@pytest.mark.parametrize("optimizer", OPTIMIZERS)
+def test_a_training_step_never_waits_for_the_device(device: torch.device, optimizer: str) -> None:
+    engine, _ = engine_of(new_model(device=device), steps=40, device=device, optimizer=optimizer)
     engine.batches, engine.evaluation = OnDevice(device), [OnDevice(device).at(-1)]
     engine.run(12)
     movement = MovementCheck(engine.model, engine.optimizer)

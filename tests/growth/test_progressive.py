@@ -30,7 +30,8 @@ from ppdgrow.errors import StorageError
 from ppdgrow.growth import round
 from ppdgrow.growth import trials as arms
 from ppdgrow.growth.rules import Decision
-from ppdgrow.optim.adamw import NamedAdamW
+from ppdgrow.optim.optimizer import NamedOptimizer
+from ppdgrow.optim.updates import OPTIMIZERS
 from ppdgrow.training.start import Start, start_from
 
 ROOT = Path(__file__).parents[2]
@@ -72,7 +73,9 @@ def decisions(run: str) -> list[dict[str, Any]]:
     return [event for event in events(run) if event["event"] == "decision"]
 
 
-def test_a_harmful_growth_is_rejected_and_leaves_no_trace(ppdgrow: Command, line: str) -> None:
+@pytest.mark.parametrize("optimizer", OPTIMIZERS)
+def test_a_harmful_growth_is_rejected_and_leaves_no_trace(ppdgrow: Command, line: str, optimizer: str) -> None:
+    line += f" -o train.optimizer={optimizer}"
     ppdgrow(f"{line} --out never")
     ppdgrow(f"{line} --out tried", *growing(HARMFUL))
     (decision,) = decisions("tried")
@@ -192,13 +195,13 @@ def test_lower_lr_tries_again_at_a_lower_rate_and_then_removes(ppdgrow: Command,
 def rates(monkeypatch: pytest.MonkeyPatch) -> list[tuple[bool, dict[str, float]]]:
     """For each update: whether the model is grown, and the rate of each parameter."""
     seen: list[tuple[bool, dict[str, float]]] = []
-    update = NamedAdamW.step
+    update = NamedOptimizer.step
 
-    def step(self: NamedAdamW, suppressed: torch.Tensor) -> None:
+    def step(self: NamedOptimizer, suppressed: torch.Tensor) -> None:
         seen.append((any(".p1." in name for name in self.rates()), self.rates()))
         update(self, suppressed)
 
-    monkeypatch.setattr(NamedAdamW, "step", step)
+    monkeypatch.setattr(NamedOptimizer, "step", step)
     return seen
 
 
