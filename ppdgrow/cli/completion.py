@@ -22,13 +22,9 @@ from typing import Annotated, Any, Literal, Union, get_args, get_origin
 
 import typer
 
-from ppdgrow.config.kinds import DATA_NAMES, FAMILIES, PAIR_NAMES
+from ppdgrow.config.kinds import DATA_NAMES
 from ppdgrow.config.schema import Recipe, recipe_keys
 from ppdgrow.console import write_stdout
-
-# Those of `experiment.probing.cancellation`, which needs torch.
-DTYPE_NAMES = ("fp64", "fp32", "bf16", "bf16_autocast", "fp16")
-POSITIONS = ("end", "start", "middle", "interleave")
 
 # Keys of type str of which the schema names no words.
 _OPEN_WORDS = {"data.name": DATA_NAMES, "data.tokenizer": ("byte", "word", "bpe:4096", "null")}
@@ -56,30 +52,19 @@ def quietly(function: Callable[..., list[str]]) -> Callable[..., list[str]]:
     return guarded
 
 
-def choice(*names: str) -> Completer:
-    """Completes one of some words."""
+def words(*names: str, listed: bool = False) -> Completer:
+    """Completes one of some words, or the last of several with commas between them."""
 
     def complete(incomplete: str) -> list[str]:
-        return [name for name in names if name.startswith(incomplete)]
-
-    return complete
-
-
-def listing(*names: str) -> Completer:
-    """Completes the last of some words with commas between them."""
-
-    def complete(incomplete: str) -> list[str]:
-        head = incomplete[: incomplete.rfind(",") + 1]
+        head = incomplete[: incomplete.rfind(",") + 1] if listed else ""
         return [f"{head}{name}" for name in names if f"{head}{name}".startswith(incomplete)]
 
     return complete
 
 
-complete_pair = listing(*PAIR_NAMES)
-complete_dtype = listing(*DTYPE_NAMES)
-complete_position = choice(*POSITIONS)
-complete_model = choice(*FAMILIES)
-complete_only = choice("all", "pairs")
+def completer(field: str, names: tuple[str, ...], *, listed: bool) -> Callable[..., list[str]] | None:
+    """What completes an option, by the name of its field; None: Typer knows its words, or the shell its files."""
+    return words(*names, listed=listed) if names else COMPLETERS.get(field)
 
 
 @quietly
@@ -135,6 +120,16 @@ def complete_setting(incomplete: str) -> list[str]:
         return [f"{name}=" for name in found]
     # A single result would be followed by a space: offer what can come behind it too.
     return [f"{found[0]}=", *(f"{found[0]}={word}" for word in _words(found[0], keys[found[0]]))]
+
+
+COMPLETERS: dict[str, Callable[..., list[str]]] = {
+    "checkpoint": complete_run,
+    "twin": complete_run,
+    "paths": complete_arm,
+    "data": complete_data,
+    "remove": complete_removal,
+    "override": complete_setting,
+}
 
 
 def _words(key: str, default: Any) -> list[str]:

@@ -199,7 +199,7 @@ def test_no_number_is_read_but_by_the_schema() -> None:
             kind, *extra = get_args(hint) if hasattr(hint, "__metadata__") else [hint]
             if {int, float} & {kind, *get_args(kind)}:
                 numbers[name] = extra[0].parser
-    assert numbers.keys() >= {"layers", "steps", "seed", "lr", "batch_size", "pair_lr", "pairs", "scale", "margin"}
+    assert numbers.keys() >= {"num_layers", "steps", "seed", "lr", "batch_size", "pair_lr", "pairs", "scale", "margin"}
     assert set(numbers.values()) == {options.parse_number}
 
 
