@@ -20,16 +20,8 @@ import torch
 
 from ppdgrow.comparison.compare import compare as run_compare
 from ppdgrow.comparison.report import write_files
-from ppdgrow.config.requests import (
-    CompareRequest,
-    DeviceName,
-    GrowRequest,
-    LoadRequest,
-    ProbeRequest,
-    Request,
-    TrainRequest,
-    kinds,
-)
+from ppdgrow.config.options import Request, kinds
+from ppdgrow.config.requests import CompareRequest, DeviceName, GrowRequest, LoadRequest, ProbeRequest, TrainRequest
 from ppdgrow.console import Narrator
 from ppdgrow.engine.device import resolve_device
 from ppdgrow.growth.grow import grow as run_grow

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 import typer
 
-from ppdgrow.cli.options import command
+from ppdgrow.cli.command import command
 from ppdgrow.config.requests import CompareRequest
 from ppdgrow.console import Narrator
 

@@ -17,13 +17,14 @@ from collections.abc import Callable, Iterable
 from contextlib import redirect_stderr, redirect_stdout
 from itertools import islice
 from pathlib import Path
-from types import UnionType
-from typing import Annotated, Any, Literal, Union, get_args, get_origin
+from types import NoneType
+from typing import Any, Literal, get_args, get_origin
 
 import typer
 
 from ppdgrow.config.kinds import DATA_NAMES
-from ppdgrow.config.schema import Recipe, recipe_keys
+from ppdgrow.config.options import kinds, setting
+from ppdgrow.config.schema import recipe_keys
 from ppdgrow.console import write_stdout
 
 # Keys of type str of which the schema names no words.
@@ -135,27 +136,14 @@ COMPLETERS: dict[str, Callable[..., list[str]]] = {
 def _words(key: str, default: Any) -> list[str]:
     if key in _OPEN_WORDS:
         return list(_OPEN_WORDS[key])
-    section, _, name = key.partition(".")
-    if not name:
+    if "." not in key:
         return []
-    field = Recipe.model_fields[section].annotation.model_fields[name]  # type: ignore[union-attr]
-    words = _allowed(field.annotation)
-    if not set(words) - {"null"}:
-        words = [*words, default if isinstance(default, str) else json.dumps(default, separators=(",", ":"))]
-    return list(dict.fromkeys(words))
-
-
-def _allowed(annotation: Any) -> list[str]:
-    origin = get_origin(annotation)
-    if origin is Literal:
-        return [str(word) for word in get_args(annotation)]
-    if origin is Annotated:
-        return _allowed(get_args(annotation)[0])
-    if origin in (Union, UnionType):
-        return [word for part in get_args(annotation) for word in _allowed(part)]
-    if annotation is bool:
-        return ["true", "false"]
-    return ["null"] if annotation is type(None) else []
+    annotation = setting(key).annotation
+    words = ["true", "false"] if annotation is bool else []
+    words += [str(word) for kind in kinds(annotation) if get_origin(kind) is Literal for word in get_args(kind)]
+    null = ["null"] if NoneType in get_args(annotation) else []
+    shown = default if isinstance(default, str) else json.dumps(default, separators=(",", ":"))
+    return list(dict.fromkeys([*words, *null] if words else [*null, shown]))
 
 
 def _runs(incomplete: str, *, arms: bool) -> list[str]:

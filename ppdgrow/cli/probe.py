@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from ppdgrow.cli.options import command
+from ppdgrow.cli.command import command
 from ppdgrow.config.requests import ProbeRequest
 from ppdgrow.console import Narrator
 from ppdgrow.console.terminal import clean

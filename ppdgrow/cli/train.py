@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from ppdgrow.cli.options import command
+from ppdgrow.cli.command import command
 from ppdgrow.config.explain import key_table
 from ppdgrow.config.requests import TrainRequest
 from ppdgrow.console import Narrator

@@ -14,7 +14,7 @@ import typer
 
 from ppdgrow import __version__
 from ppdgrow.cli.app import add_command, new_app, run
-from ppdgrow.cli.options import parse_path
+from ppdgrow.cli.command import parse_path
 from ppdgrow.console import Narrator
 from ppdgrow.errors import CheckFailedError, ConfigError, InterruptedRunError, InvalidInputError
 

@@ -10,7 +10,7 @@ from typing import Annotated, Any, Literal, TypeVar, get_args, get_origin
 import typer
 
 from ppdgrow.cli.completion import completer
-from ppdgrow.config.requests import OUTPUT, Option, Request, kinds, setting
+from ppdgrow.config.options import OUTPUT, Option, Request, kinds, setting
 from ppdgrow.config.yaml12 import parse_value
 from ppdgrow.console import Narrator
 from ppdgrow.errors import ConfigError
