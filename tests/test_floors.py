@@ -23,7 +23,6 @@ FLOORS = (
     ("training",),
     ("growth",),
     ("comparison", "probing"),
-    ("arguments",),
     ("api",),
     ("cli",),
 )

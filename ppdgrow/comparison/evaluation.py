@@ -10,7 +10,7 @@ from pydantic import ValidationError
 
 from ppdgrow.checkpoint import RunFolder, append_jsonl, read_jsonl
 from ppdgrow.comparison.history import RunHistory
-from ppdgrow.comparison.request import CompareRequest
+from ppdgrow.config.requests import CompareRequest
 from ppdgrow.config.state import Validation
 from ppdgrow.console import Narrator
 from ppdgrow.engine.evaluate import BatchLike, Evaluation

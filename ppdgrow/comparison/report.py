@@ -15,8 +15,8 @@ from ppdgrow.comparison.criteria import ONE_SEED, loss_unit
 from ppdgrow.comparison.figures import ComparedRun
 from ppdgrow.comparison.history import join_seeds
 from ppdgrow.comparison.plot import draw_comparison
-from ppdgrow.comparison.request import CompareRequest
 from ppdgrow.comparison.tables import ONE_SEED_EACH, criteria_matrix, criterion_cells
+from ppdgrow.config.requests import CompareRequest
 from ppdgrow.console.page import Block, Heading, Items, Lines, Page, Paragraph, Picture, Table
 from ppdgrow.console.picture import write_output
 from ppdgrow.training.model_card import describe_event

@@ -9,6 +9,7 @@ from typing import Any
 from ppdgrow.atomic import write_file
 from ppdgrow.checkpoint import append_jsonl, read_config, read_jsonl, read_state
 from ppdgrow.config.load import dump, recipe_hash
+from ppdgrow.config.requests import TrainRequest
 from ppdgrow.config.state import Ledger
 from ppdgrow.console import Narrator, format_count, format_flops, format_seconds
 from ppdgrow.engine.device import describe_environment, resolve_device, set_deterministic
@@ -21,12 +22,10 @@ from ppdgrow.provenance import provenance
 from ppdgrow.training.context import RunContext
 from ppdgrow.training.model_card import model_card
 from ppdgrow.training.output_folder import holds_something
-from ppdgrow.training.preparation import Job, Prepared, TrainRequest, check_length, plan_run, prepare
+from ppdgrow.training.preparation import Job, Prepared, check_length, plan_run, prepare
 from ppdgrow.training.recipe import LENGTH, RENEWED
 from ppdgrow.training.recorder import train_document
 from ppdgrow.training.start import Start, resume, warn_of_lost_lines
-
-__all__ = ["TrainRequest", "train"]
 
 
 def train(request: TrainRequest, narrator: Narrator) -> dict[str, Any]:

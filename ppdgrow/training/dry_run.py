@@ -15,6 +15,7 @@ import torch
 
 from ppdgrow.checkpoint import read_state
 from ppdgrow.config.load import Resolved
+from ppdgrow.config.requests import TrainRequest
 from ppdgrow.config.schema import flatten, recipe_keys
 from ppdgrow.config.state import Ledger
 from ppdgrow.config.yaml12 import format_value
@@ -26,7 +27,7 @@ from ppdgrow.training.context import refuse_changed_data
 from ppdgrow.training.disk_space import Space
 from ppdgrow.training.footprint import Footprint, footprint, held_tensors, microbatch_size, storage_bytes
 from ppdgrow.training.outlook import Stage, phases, run_flops, schedule_line, stages, trial_flops
-from ppdgrow.training.preparation import Job, Prepared, TrainRequest, measures_precision, plan_run, prepare
+from ppdgrow.training.preparation import Job, Prepared, measures_precision, plan_run, prepare
 from ppdgrow.training.start import Start, newest_checkpoint
 from ppdgrow.units import format_bytes
 

@@ -9,13 +9,14 @@ import shlex
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING
 
 import torch
 from torch import Tensor
 
 from ppdgrow.checkpoint import RunFolder, read_state
-from ppdgrow.config.load import Layer, Resolved
+from ppdgrow.config.load import Resolved
+from ppdgrow.config.requests import TrainRequest
 from ppdgrow.config.schema import Recipe
 from ppdgrow.console import Narrator, format_count, format_flops
 from ppdgrow.data import Dataset, open_dataset
@@ -47,18 +48,6 @@ if TYPE_CHECKING:
     from torch._subclasses.fake_tensor import FakeTensorMode
 
 CPU = torch.device("cpu")
-
-
-@dataclass(frozen=True)
-class TrainRequest:
-    """What a user asks of `train`. `layers` are recipe values in rising precedence."""
-
-    layers: Sequence[Layer] = ()
-    checkpoint: Path | None = None
-    out: Path | None = None
-    device: str = "auto"
-    resume: Literal["auto", "never"] = "auto"
-    deterministic: bool = False
 
 
 @dataclass(frozen=True)

@@ -13,7 +13,8 @@ from bad_recipes import BAD_TRAINING
 from command_line import TINY, Command, snapshot
 
 from ppdgrow.checkpoint import RunFolder, read_jsonl
-from ppdgrow.cli import COMMANDS, options
+from ppdgrow.cli import COMMANDS
+from ppdgrow.cli.command import parse_number
 from ppdgrow.engine.evaluate import Evaluation
 
 
@@ -199,8 +200,8 @@ def test_no_number_is_read_but_by_the_schema() -> None:
             kind, *extra = get_args(hint) if hasattr(hint, "__metadata__") else [hint]
             if {int, float} & {kind, *get_args(kind)}:
                 numbers[name] = extra[0].parser
-    assert numbers.keys() >= {"layers", "steps", "seed", "lr", "batch_size", "pair_lr", "pairs", "scale", "margin"}
-    assert set(numbers.values()) == {options.parse_number}
+    assert numbers.keys() >= {"num_layers", "steps", "seed", "lr", "batch_size", "pair_lr", "pairs", "scale", "margin"}
+    assert set(numbers.values()) == {parse_number}
 
 
 @pytest.mark.parametrize("flag", ["--epsilon", "--margin --twin shallow"])

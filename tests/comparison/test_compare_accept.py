@@ -16,15 +16,15 @@ from ppdgrow.comparison.compare import Comparison, compare, compare_runs
 from ppdgrow.comparison.criteria import PARENT_RULE, TWIN_RULE, parent_rule, twin_rule
 from ppdgrow.comparison.history import RunHistory
 from ppdgrow.comparison.reading import read_history
-from ppdgrow.comparison.request import CompareRequest
 from ppdgrow.comparison.tables import comparison_rows, criteria_rows, verdict_lines
+from ppdgrow.config.requests import CompareRequest
 from ppdgrow.console import Narrator
 from ppdgrow.errors import ConfigError, InvalidInputError
 from ppdgrow.growth.rules import Decision, PairedDifference
 
 
 def decided(paths: Sequence[Path], **changes: Any) -> Comparison:
-    return compare(CompareRequest(paths, accept=True, **changes), Narrator(quiet=True))
+    return compare(CompareRequest.parse({"paths": paths, "accept": True, **changes}), Narrator(quiet=True))
 
 
 def family(folder: Path, before: float = 4.0, after: float = 3.9, **of_twin: Any) -> list[Path]:
@@ -109,7 +109,7 @@ def test_a_trial_without_its_own_loss_is_not_decided(tmp_path: Path) -> None:
 )
 def test_requests_that_cannot_be_decided(changes: dict[str, Any], found: str) -> None:
     with pytest.raises(ConfigError, match=found):
-        compare(CompareRequest(**{"paths": [Path("parent"), Path("trial")], "accept": True, **changes}), Narrator())
+        CompareRequest.parse({"paths": ["parent", "trial"], "accept": True, **changes}, flags=True)
 
 
 @pytest.mark.parametrize(
