@@ -104,8 +104,8 @@ def test_the_first_update_may_be_suppressed(optimizer: str) -> None:
 @pytest.mark.parametrize(
     ("state", "says"),
     [
-        ({"exp_avg": torch.zeros(3), "step": torch.zeros(())}, "no optimizer keeps just the state exp_avg, step"),
-        ({"velocity": torch.zeros(3)}, "no optimizer keeps just the state velocity"),
+        ({"exp_avg": torch.zeros(3), "step": torch.zeros(())}, "is just exp_avg, step, which no optimizer keeps"),
+        ({"velocity": torch.zeros(3)}, "is just velocity, which no optimizer keeps"),
         ({"momentum_buffer": torch.zeros(4)}, r"momentum_buffer of 'x' is \(4,\), expected \(3,\)"),
     ],
 )
