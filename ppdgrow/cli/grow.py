@@ -35,30 +35,29 @@ def run(request: GrowRequest, narrator: Narrator) -> None:
         result = grow(request, narrator)
     narrator.document(result.document())
     _print_result(result, narrator)
-    after(result.run, result.run.checkpoint_path(result.event["step"]), request).show(narrator)
+    after(result.run, result.run.checkpoint_path(result.event.step), request).show(narrator)
     narrator.data(result.run.path.as_posix())
 
 
 def _print_result(result: GrowResult, narrator: Narrator) -> None:
     """Before and after side by side."""
-    event = result.event
-    more = event["parameters_untied"] != event["parameters_after"]
-    untied = f"{format_count(event['parameters_untied'])} once untied" if more else ""
-    verdict = "identical to the last bit" if event["bit_exact"] else "the outputs differ"
+    shown, event = result.document(), result.event
+    more = event.parameters_untied != event.parameters_after
+    untied = f"{format_count(shown['parameters_untied'])} once untied" if more else ""
     rows = [
         ["", "before", "after", ""],
-        ["layers", str(event["layers_before"]), str(event["layers_after"]), result.place],
-        ["parameters", format_count(event["parameters_before"]), format_count(event["parameters_after"]), untied],
+        ["layers", str(event.layers_before), str(event.layers_after), result.place],
+        ["parameters", format_count(shown["parameters_before"]), format_count(shown["parameters_after"]), untied],
         [
             "FLOP per token",
-            format_flops(event["flops_per_token_before"]),
-            format_flops(event["flops_per_token_after"]),
+            format_flops(shown["flops_per_token_before"]),
+            format_flops(shown["flops_per_token_after"]),
             "",
         ],
-        ["half-steps", str(event["half_steps_before"]), str(event["half_steps_after"]), ""],
+        ["half-steps", str(event.half_steps_before), str(event.half_steps_after), ""],
     ]
-    if event["loss_before"] is not None:
-        rows.append(["validation loss", f"{event['loss_before']:.6f}", f"{event['loss_after']:.6f}", verdict])
+    if event.loss_before is not None:
+        rows.append(["validation loss", f"{event.loss_before:.6f}", f"{event.loss_after:.6f}", event.verdict])
     else:
-        rows.append(["outputs", "", "", f"{verdict} (one synthetic batch)"])
+        rows.append(["outputs", "", "", f"{event.verdict} (one synthetic batch)"])
     narrator.table(rows)

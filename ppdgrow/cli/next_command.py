@@ -7,7 +7,7 @@ from importlib.util import find_spec
 from pathlib import Path
 
 from ppdgrow.checkpoint import RunFolder, read_config, read_state
-from ppdgrow.checkpoint.events import last_change, lineage_up_to
+from ppdgrow.checkpoint.events import TrainEvent, by_hand, lineage_up_to
 from ppdgrow.comparison.compare import Comparison
 from ppdgrow.comparison.history import RunHistory
 from ppdgrow.config.requests import CompareRequest, GrowRequest, ProbeRequest, TrainRequest
@@ -46,7 +46,8 @@ def after(run: RunFolder, folder: Path, request: TrainRequest | GrowRequest | Pr
     name = _name(run, folder)
     train = ("train", name, "--steps", str(recipe.train.steps), *flags)
     caution = None if state.lr_factor == 1.0 else rewarming(f"the learning rate of {name}", state.lr_factor)
-    if last_change(lineage_up_to(run.growth_path, state.step)) != "train":
+    changes = by_hand(lineage_up_to(run.growth_path, state.step))
+    if not changes or not isinstance(changes[-1], TrainEvent):
         return Proposal("next, train it", (train,), caution)
     if not architecture.newest_ids:
         return Proposal("next, grow it", (("grow", name, *flags),), caution)

@@ -43,7 +43,7 @@ from ppdgrow.config.state import Cost
 from ppdgrow.console import Narrator
 from ppdgrow.console.picture import SUFFIXES, check_file, check_matplotlib
 from ppdgrow.errors import ConfigError, InvalidInputError
-from ppdgrow.growth.rules import PARENT_RULE_NOTE, Decision
+from ppdgrow.training.acceptance import PARENT_RULE_NOTE, Decision
 
 HTML = ".html"
 PAGES = (HTML, ".md")

@@ -14,8 +14,8 @@ from typing import Literal
 from ppdgrow.comparison.curves import Axis
 from ppdgrow.comparison.figures import ComparedArm
 from ppdgrow.comparison.history import RunHistory
-from ppdgrow.growth.rules import Decision
 from ppdgrow.statistics import Estimate, estimate
+from ppdgrow.training.acceptance import Decision
 
 Verdict = Literal["accept", "reject"]
 Relation = Literal["<", "<=", ">", ">="]

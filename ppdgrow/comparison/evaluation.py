@@ -15,7 +15,7 @@ from ppdgrow.config.state import Validation
 from ppdgrow.console import Narrator
 from ppdgrow.engine.evaluate import BatchLike, Evaluation
 from ppdgrow.errors import InvalidInputError, StorageError
-from ppdgrow.growth.rules import PairedDifference, paired_difference
+from ppdgrow.training.acceptance import PairedDifference, paired_difference
 from ppdgrow.training.context import (
     Parent,
     Setting,

@@ -19,7 +19,6 @@ from ppdgrow.comparison.tables import ONE_SEED_EACH, criteria_matrix, criterion_
 from ppdgrow.config.requests import CompareRequest
 from ppdgrow.console.page import Block, Heading, Items, Lines, Page, Paragraph, Picture, Table
 from ppdgrow.console.picture import write_output
-from ppdgrow.training.model_card import describe_event
 
 PICTURE_TEXT = (
     "validation loss of every arm over optimizer steps, FLOPs and wall-clock, and its difference to the baseline"
@@ -159,7 +158,8 @@ def _caveats(comparison: Comparison) -> Iterator[str]:
 
 def _making(comparison: Comparison) -> Iterator[str]:
     first = comparison.baseline.first.history
-    makings = [event["provenance"] for run in comparison.runs for event in run.history.lineage if "provenance" in event]
+    events = [event for run in comparison.runs for event in run.history.events]
+    makings = [made for event in events if (made := getattr(event, "provenance", None)) is not None]
     named: list[tuple[str, Callable[[dict[str, Any]], Any]]] = [
         ("machine", lambda made: made.get("machine")),
         ("ppdgrow", lambda made: f"{made.get('ppdgrow')}, commit {made.get('commit')}"),
@@ -180,10 +180,10 @@ def _making(comparison: Comparison) -> Iterator[str]:
 
 
 def _lineage(run: ComparedRun) -> Iterator[str]:
-    for event in run.history.lineage:
-        described = describe_event(event)
-        if described is not None:
-            yield described
-        made = event.get("provenance")
+    for event in run.history.events:
+        text = event.line()
+        if text is not None:
+            yield text
+        made = getattr(event, "provenance", None)
         if isinstance(made, dict) and made.get("command"):
             yield f"    {made['command']}"

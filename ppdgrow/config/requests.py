@@ -9,7 +9,7 @@ from typing import Annotated, Any, Literal, Self
 
 from pydantic import Field, ValidationInfo, field_validator, model_validator
 
-from ppdgrow.config.growth import NAMED_POSITIONS, GrowthConfig, Method, Moments, Rule, Source
+from ppdgrow.config.growth import NAMED_POSITIONS, GrowthConfig, JudgingRule, Method, Moments, Source
 from ppdgrow.config.kinds import PAIR_NAMES
 from ppdgrow.config.load import Layer, flat_keys, parse_override, read_yaml, resolve
 from ppdgrow.config.options import (
@@ -297,7 +297,7 @@ class CompareRequest(Request):
     margin: float | None = option(
         "Nats that the trial may lose against the twin; negative demands a gain. With --twin. [default: 0.01]", DECISION
     )
-    rule: Rule | None = option(
+    rule: JudgingRule | None = option(
         "The rule that decides; the other figure is printed beside it. With --accept. [default: twin with --twin, "
         "else parent]",
         DECISION,

@@ -8,16 +8,14 @@ from typing import Any
 
 import torch
 
-from ppdgrow.checkpoint import RunFolder, read_jsonl
-from ppdgrow.checkpoint.events import Event
+from ppdgrow.checkpoint import RunFolder
+from ppdgrow.checkpoint.events import CheckEvent, RemoveEvent, SurgeryEvent, read_events
 from ppdgrow.config.architecture import Architecture, TokenInput, VectorInput
 from ppdgrow.config.requests import GrowRequest
 from ppdgrow.console import Narrator
 from ppdgrow.engine.device import autocast, resolve_device
 from ppdgrow.errors import ConfigError
 from ppdgrow.growth.expansion import (
-    FIGURES,
-    WHEN,
     Expansion,
     Measured,
     check_preserved,
@@ -48,24 +46,24 @@ class GrowResult:
     """The output run, the event that made it, as in its `growth.jsonl`, and where it took place, in words."""
 
     run: RunFolder
-    event: Event
+    event: SurgeryEvent
     place: str
 
     def document(self) -> dict[str, Any]:
         """The JSON of `grow`."""
         event = self.event
-        evaluated = event["loss_before"] is not None
-        losses = {"loss_before": event["loss_before"], "loss_after": event["loss_after"]}
+        losses = {"loss_before": event.loss_before, "loss_after": event.loss_after}
+        sizes = ("layers", "parameters", "flops_per_token", "half_steps")
         return {
             "schema": 1,
             "run": self.run.path.as_posix(),
-            "checkpoint": self.run.checkpoint_path(event["step"]).as_posix(),
-            "parent": event["parent"],
-            **{f"{figure}_{when}": event[f"{figure}_{when}"] for figure in FIGURES for when in WHEN},
-            "parameters_untied": event["parameters_untied"],
-            "validation": losses if evaluated else None,
-            "bit_exact": event["bit_exact"],
-            "pairs": event["ids"],
+            "checkpoint": self.run.checkpoint_path(event.step).as_posix(),
+            "parent": event.parent,
+            **{key: getattr(event, key) for size in sizes for key in (f"{size}_before", f"{size}_after")},
+            "parameters_untied": event.parameters_untied,
+            "validation": losses if event.loss_before is not None else None,
+            "bit_exact": event.bit_exact,
+            "pairs": event.ids,
         }
 
 
@@ -78,10 +76,14 @@ def grow(request: GrowRequest, narrator: Narrator) -> GrowResult:
     """
     parent = load_parent(request.checkpoint)
     (growth,) = requests_of(request.growth)
-    expansion = expand(parent, growth) if request.remove is None else take_out(parent, request.remove)
+    expansion = (
+        expand(parent, growth, evaluated=request.evaluate)
+        if request.remove is None
+        else take_out(parent, request.remove, evaluated=request.evaluate)
+    )
     for note in expansion.notes:
         narrator.say(note)
-    event = expansion.event | {"evaluated": request.evaluate}
+    event = expansion.event
     run = RunFolder(request.out or _default_folder(parent, event))
     place = describe_place(parent, event)
     repeated = _repeated(run, parent, event)
@@ -91,18 +93,16 @@ def grow(request: GrowRequest, narrator: Narrator) -> GrowResult:
         return GrowResult(run, repeated, place)
     narrator.now(f"growing: {describe_expansion(parent, event)}")
     measured = _measure(parent, expansion, request, narrator)
-    event |= measured.document()
-    write_expansion(parent, expansion, run, event, measured)
+    event = write_expansion(parent, expansion, run, measured)
     narrator.say(describe_expansion(parent, event))
     return GrowResult(run, event, place)
 
 
-def _default_folder(parent: Parent, event: Event) -> Path:
-    done = "removed" if event["event"] == "remove" else "grown"
-    return sibling(parent, done, event)
+def _default_folder(parent: Parent, event: SurgeryEvent) -> Path:
+    return sibling(parent, "removed" if isinstance(event, RemoveEvent) else "grown", event.document())
 
 
-def _repeated(run: RunFolder, parent: Parent, event: Event) -> Event | None:
+def _repeated(run: RunFolder, parent: Parent, event: SurgeryEvent) -> SurgeryEvent | None:
     """The recorded event if the folder holds the result of this very growth.
 
     Raises:
@@ -111,12 +111,15 @@ def _repeated(run: RunFolder, parent: Parent, event: Event) -> Event | None:
     check_place(run, parent)
     if not holds_something(run):
         return None
-    where = f"the output folder {str(run.path)!r}"
-    events = [recorded for recorded in read_jsonl(run.growth_path) if recorded.get("event") != "check"]
-    same = bool(events) and all(events[-1].get(key) == value for key, value in event.items() if key != "parent")
-    if not same or run.newest_valid() != run.checkpoint_path(parent.step):
-        raise ConfigError(f"{where} is not empty and holds something else: choose another --out")
-    return events[-1]
+    events = [recorded for recorded in read_events(run.growth_path) if not isinstance(recorded, CheckEvent)]
+    if events and isinstance(events[-1], SurgeryEvent):
+        asked, recorded = event.model_dump(exclude={"parent"}, exclude_unset=True), events[-1].document()
+        same = event.event == events[-1].event and all(recorded.get(key) == value for key, value in asked.items())
+        if same and run.newest_valid() == run.checkpoint_path(parent.step):
+            return events[-1]
+    raise ConfigError(
+        f"the output folder {str(run.path)!r} is not empty and holds something else: choose another --out"
+    )
 
 
 def _measure(parent: Parent, expansion: Expansion, request: GrowRequest, narrator: Narrator) -> Measured:
@@ -137,7 +140,7 @@ def _measure(parent: Parent, expansion: Expansion, request: GrowRequest, narrato
         with torch.no_grad(), autocast(device, chosen_precision(parent, request.precision)):
             logits.append(model(inputs))
     same = torch.equal(*logits)
-    check_preserved(parent, expansion.event, same)
+    check_preserved(parent, expansion, same)
     return Measured(None, None, same)
 
 

@@ -19,7 +19,7 @@ from ppdgrow.checkpoint import (
     read_checkpoint,
     read_located,
 )
-from ppdgrow.checkpoint.events import lineage_up_to, used_ids
+from ppdgrow.checkpoint.events import Event, lineage_up_to, used_ids
 from ppdgrow.config.architecture import InputSpec
 from ppdgrow.config.kinds import FAMILIES, Task
 from ppdgrow.config.load import Layer, Resolved, read_run_recipe, resolve
@@ -56,7 +56,7 @@ class Parent:
         """Optimizer steps that the checkpoint has behind it."""
         return self.checkpoint.state.step
 
-    def lineage(self) -> list[dict[str, Any]]:
+    def lineage(self) -> list[Event]:
         """The events of `growth.jsonl` that the checkpoint has behind it."""
         return lineage_up_to(self.run.growth_path, self.step)
 

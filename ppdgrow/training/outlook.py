@@ -12,6 +12,7 @@ from ppdgrow.nn.cost import training_flops_per_token
 from ppdgrow.optim.schedule import Schedule
 from ppdgrow.surgery import GrowthRequest, describe_positions, plan_growth, untie
 from ppdgrow.surgery.positions import resolve_positions
+from ppdgrow.training.acceptance import RULES
 from ppdgrow.training.growth_schedule import GrowthSchedule, requests_of
 
 
@@ -62,14 +63,9 @@ class Stage:
         depths = dict.fromkeys(grown.num_layers for grown in self.after)
         tried = " | ".join(_in_words(request, len(self.before.blocks)) for request in self.requests)
         several = f"{len(self.requests)} candidates: " if len(self.requests) > 1 else ""
-        bound = f"epsilon {entry.trial.epsilon:g}" if entry.trial.rule == "parent" else f"margin {entry.trial.margin:g}"
-        reject = "taken out if rejected"
-        if not entry.on_reject.remove:
-            times = f"each at {entry.on_reject.lower_lr:g} times the rate before"
-            reject = f"if rejected, up to {entry.on_reject.retries} more tries, {times}"
         return (
             f"{when}: {self.before.num_layers} -> {' or '.join(map(str, depths))} layers, {several}{tried}; "
-            f"trial of {entry.trial.steps} steps, rule {entry.trial.rule} ({bound} nats); {reject}"
+            f"{RULES[entry.trial.rule].plan(entry)}"
         )
 
 
@@ -111,11 +107,12 @@ def run_flops(
 
 
 def trial_flops(planned: Sequence[Stage], tokens_per_step: int) -> int:
-    """FLOPs beside the run: the ungrown twin of each trial, and the candidates that are not kept."""
-    return tokens_per_step * sum(
-        stage.entry.trial.steps * sum(map(training_flops_per_token, (stage.before, *stage.after[1:])))
-        for stage in planned
-    )
+    """FLOPs beside the run: the ungrown twin of each trial whose rule needs one, and candidates that are not kept."""
+    total = 0
+    for stage in planned:
+        twin = [stage.before] if RULES[stage.entry.trial.rule].trains_twin else []
+        total += stage.entry.trial.steps * sum(map(training_flops_per_token, (*twin, *stage.after[1:])))
+    return tokens_per_step * total
 
 
 @dataclass(frozen=True)

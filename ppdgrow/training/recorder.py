@@ -17,7 +17,7 @@ from ppdgrow.checkpoint import (
     read_state,
     write_checkpoint,
 )
-from ppdgrow.checkpoint.events import growth_entries
+from ppdgrow.checkpoint.events import growth_entries, read_events
 from ppdgrow.config.state import TrainerState
 from ppdgrow.engine.device import rng_state
 from ppdgrow.engine.loop import Engine, MetricsLine
@@ -84,5 +84,5 @@ def train_document(run: RunFolder, folder: Path) -> dict[str, Any]:
         "flops": state.ledger.flops,
         "tokens": state.ledger.tokens,
         "trials": state.ledger.trials.model_dump(),
-        "growth": growth_entries(read_jsonl(run.growth_path)),
+        "growth": growth_entries(read_events(run.growth_path)),
     }

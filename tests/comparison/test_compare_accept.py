@@ -20,7 +20,7 @@ from ppdgrow.comparison.tables import comparison_rows, criteria_rows, verdict_li
 from ppdgrow.config.requests import CompareRequest
 from ppdgrow.console import Narrator
 from ppdgrow.errors import ConfigError, InvalidInputError
-from ppdgrow.growth.rules import Decision, PairedDifference
+from ppdgrow.training.acceptance import Decision, PairedDifference
 
 
 def decided(paths: Sequence[Path], **changes: Any) -> Comparison:
