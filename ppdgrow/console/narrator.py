@@ -125,7 +125,7 @@ class Narrator:
     def now(self, what: str) -> None:
         """Within `status`: say what is being done from now on."""
         if self._busy:
-            self._stderr.show_passing(f"{clean(what)} .." if what else "")
+            self._stderr.show_transient(f"{clean(what)} .." if what else "")
 
     @contextmanager
     def progress(self, total: int, description: str) -> Iterator[ProgressBar]:
