@@ -5,7 +5,6 @@ Or with `accept` whether a trial is kept, by the parent rule or the twin rule. N
 
 from __future__ import annotations
 
-import math
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
@@ -135,14 +134,14 @@ def compare(request: CompareRequest, narrator: Narrator) -> Comparison:
     """Compare or decide, as asked.
 
     Raises:
-        ConfigError: runs that are not comparable, a twin that is none, or options that would do nothing.
+        ConfigError: runs that are not comparable, or a twin that is none.
         InvalidInputError: a path is no run, its files are broken, or it was never evaluated.
         StorageError: an output file could not be written.
         DivergedError: a loss that is evaluated is not finite.
     """
-    check_request(request)
     if request.accept:
         return decide(request, narrator)
+    _check_files(request)
     comparison = compare_runs(request.paths)
     if not request.test:
         return comparison
@@ -154,58 +153,8 @@ def compare(request: CompareRequest, narrator: Narrator) -> Comparison:
     return replace(comparison, arms=arms, warnings=(*comparison.warnings, *warnings))
 
 
-def check_request(request: CompareRequest) -> None:
-    """Refuse, before any work, what would do nothing, cannot be decided or could not be written.
-
-    Raises:
-        ConfigError: so it is.
-        StorageError: the folder of an output file is not there.
-    """
-    decision = {
-        "--epsilon": request.epsilon,
-        "--twin": request.twin,
-        "--margin": request.margin,
-        "--rule": request.rule,
-    }
-    evaluation = {"--device": request.device, "--precision": request.precision, "--data-dir": request.data_dir}
-    if not request.accept:
-        _refuse_without("--accept", decision)
-        if not request.test:
-            _refuse_without("--test", evaluation)
-        _check_files(request)
-        return
-    given = _given({"--plot": request.plot, "--report": request.report or None, "--test": request.test or None})
-    if given:
-        raise ConfigError(
-            f"found {given} with --accept, which decides between two runs and draws nothing: leave one of them out"
-        )
-    if len(request.paths) != 2:
-        raise ConfigError(
-            f"--accept decides between two runs, PARENT and TRIAL, found {len(request.paths)}: give these two"
-        )
-    for flag, value in (("--epsilon", request.epsilon), ("--margin", request.margin)):
-        if value is not None and (type(value) not in (int, float) or not math.isfinite(value)):
-            raise ConfigError(f"{flag} is {value!r}, expected a finite number of nats, such as 0.01")
-    if request.twin is None and request.rule == "twin":
-        raise ConfigError("--rule twin found no twin to compare the trial with: add --twin RUN, or use --rule parent")
-    if request.twin is None:
-        _refuse_without("--twin RUN", {"--margin": request.margin, **evaluation})
-
-
-def _given(flags: Mapping[str, Any]) -> str:
-    return " and ".join(flag for flag, value in flags.items() if value is not None)
-
-
-def _refuse_without(needed: str, flags: Mapping[str, Any]) -> None:
-    """Refuse flags that would do nothing without another one."""
-    given = _given(flags)
-    if given:
-        raise ConfigError(
-            f"found {given} without {needed}, where it would do nothing: add {needed}, or leave out {given}"
-        )
-
-
 def _check_files(request: CompareRequest) -> None:
+    """Refuse files that could not be written, before any work."""
     paths = [*([] if request.plot is None else [request.plot]), *request.report]
     if len({path.resolve() for path in paths}) < len(paths):
         raise ConfigError(f"one file is named twice among {', '.join(repr(str(path)) for path in paths)}")
@@ -280,7 +229,7 @@ def _notes(arms: Sequence[ComparedArm]) -> tuple[str, ...]:
 
 
 def decide(request: CompareRequest, narrator: Narrator) -> Comparison:
-    """Hold a trial against its parent and, if one is given, its twin; the request is checked.
+    """Hold a trial against its parent and, if one is given, its twin.
 
     Raises:
         ConfigError: runs whose losses are not comparable, or a twin that is none.

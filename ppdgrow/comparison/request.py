@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import math
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 from ppdgrow.config.growth import Rule
+from ppdgrow.errors import ConfigError
 
 
 @dataclass(frozen=True)
@@ -37,3 +40,53 @@ class CompareRequest:
     device: str | None = None
     precision: str | None = None
     data_dir: Path | None = None
+
+    def __post_init__(self) -> None:
+        """Refuse what would do nothing or cannot be decided.
+
+        Raises:
+            ConfigError: so it is.
+        """
+        decision = {
+            "--epsilon": self.epsilon,
+            "--twin": self.twin,
+            "--margin": self.margin,
+            "--rule": self.rule,
+        }
+        evaluation = {"--device": self.device, "--precision": self.precision, "--data-dir": self.data_dir}
+        if not self.accept:
+            _refuse_without("--accept", decision)
+            if not self.test:
+                _refuse_without("--test", evaluation)
+            return
+        given = _given({"--plot": self.plot, "--report": self.report or None, "--test": self.test or None})
+        if given:
+            raise ConfigError(
+                f"found {given} with --accept, which decides between two runs and draws nothing: leave one of them out"
+            )
+        if len(self.paths) != 2:
+            raise ConfigError(
+                f"--accept decides between two runs, PARENT and TRIAL, found {len(self.paths)}: give these two"
+            )
+        for flag, value in (("--epsilon", self.epsilon), ("--margin", self.margin)):
+            if value is not None and (type(value) not in (int, float) or not math.isfinite(value)):
+                raise ConfigError(f"{flag} is {value!r}, expected a finite number of nats, such as 0.01")
+        if self.twin is None and self.rule == "twin":
+            raise ConfigError(
+                "--rule twin found no twin to compare the trial with: add --twin RUN, or use --rule parent"
+            )
+        if self.twin is None:
+            _refuse_without("--twin RUN", {"--margin": self.margin, **evaluation})
+
+
+def _given(flags: Mapping[str, Any]) -> str:
+    return " and ".join(flag for flag, value in flags.items() if value is not None)
+
+
+def _refuse_without(needed: str, flags: Mapping[str, Any]) -> None:
+    """Refuse flags that would do nothing without another one."""
+    given = _given(flags)
+    if given:
+        raise ConfigError(
+            f"found {given} without {needed}, where it would do nothing: add {needed}, or leave out {given}"
+        )
