@@ -17,7 +17,7 @@ import torch
 from pydantic import BaseModel, ValidationError
 from torch import Tensor
 
-from ppdgrow.atomic import format_bytes, free_bytes, new_folder, sha256_file, storage_errors
+from ppdgrow.atomic import free_bytes, new_folder, sha256_file, storage_errors
 from ppdgrow.checkpoint.files import invalid, json_text, one_line, plain_file, read_json, readable
 from ppdgrow.checkpoint.shards import (
     INDEX,
@@ -36,6 +36,8 @@ from ppdgrow.config.architecture import Architecture
 from ppdgrow.config.state import TrainerState
 from ppdgrow.errors import InvalidInputError, StorageError
 from ppdgrow.nn.model import check_shapes
+from ppdgrow.nn.parts import NAMES
+from ppdgrow.units import format_bytes
 
 MANIFEST = "manifest.json"
 CONFIG = "config.json"
@@ -223,10 +225,10 @@ def verify(folder: Path) -> None:
 def _verify_fit(path: Path, architecture: Architecture, weights: Mapping[str, TensorHeader]) -> None:
     """Hold the headers of weights against the architecture, without allocating what either of them claims."""
     dtypes = sorted({header.dtype for header in weights.values()})
-    if any(name.startswith("blocks.") for name in weights) and (len(dtypes) > 1 or dtypes[0] not in FLOATING):
-        raise invalid(path, f"weights of type {', '.join(dtypes)}, expected one of {', '.join(FLOATING)} for all")
-    if not any(name.startswith("blocks.") for name in weights):
+    if not any(map(NAMES.block_of, weights)):
         return  # not weights of a model; whoever builds one says which tensor is missing
+    if len(dtypes) > 1 or dtypes[0] not in FLOATING:
+        raise invalid(path, f"weights of type {', '.join(dtypes)}, expected one of {', '.join(FLOATING)} for all")
     try:
         check_shapes(architecture, {name: header.shape for name, header in weights.items()})
     except InvalidInputError as error:

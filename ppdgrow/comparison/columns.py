@@ -13,7 +13,6 @@ from functools import partial
 from statistics import fmean
 from typing import Any, Generic, NamedTuple, TypeVar
 
-from ppdgrow.accounting import count_parameters, flops_per_token, half_steps
 from ppdgrow.comparison.curves import AXES, Axis, EqualPoint
 from ppdgrow.comparison.figures import ComparedArm, ComparedRun
 from ppdgrow.comparison.history import Budget, join_seeds
@@ -21,6 +20,7 @@ from ppdgrow.comparison.insertions import UPDATES_AFTER, Insertion
 from ppdgrow.comparison.spikes import SpikeCounts
 from ppdgrow.console import format_count, format_flops, format_seconds
 from ppdgrow.console.page import Table
+from ppdgrow.nn.cost import count_parameters, flops_per_token, half_steps
 from ppdgrow.statistics import Estimate, estimate
 
 NOTHING = "-"

@@ -9,7 +9,6 @@ from typing import Any, NoReturn
 
 from torch import Tensor
 
-from ppdgrow.accounting import count_parameters, flops_per_token, half_steps
 from ppdgrow.atomic import write_file
 from ppdgrow.checkpoint import Checkpoint, RunFolder, append_jsonl, write_checkpoint
 from ppdgrow.checkpoint.events import Event
@@ -18,6 +17,7 @@ from ppdgrow.config.state import Validation
 from ppdgrow.engine.evaluate import BatchLike, evaluate_together
 from ppdgrow.engine.signals import StopFlag
 from ppdgrow.errors import CheckFailedError, ConfigError
+from ppdgrow.nn.cost import count_parameters, flops_per_token, half_steps
 from ppdgrow.nn.model import build_model
 from ppdgrow.provenance import provenance
 from ppdgrow.surgery import (

@@ -9,12 +9,12 @@ from pathlib import Path
 
 import torch
 
-from ppdgrow.accounting import block_parameters, half_steps_by_block
 from ppdgrow.config.architecture import BlockSpec
 from ppdgrow.console import Narrator
 from ppdgrow.engine.device import autocast
 from ppdgrow.engine.evaluate import BatchLike, mean_loss
 from ppdgrow.errors import ConfigError
+from ppdgrow.nn.cost import block_parameters, half_steps_by_block
 from ppdgrow.nn.coupling import Coupling, Pair
 from ppdgrow.nn.linear import LinearPair
 from ppdgrow.nn.model import AnyPair, Model, State, build_model

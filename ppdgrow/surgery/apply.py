@@ -12,7 +12,7 @@ from ppdgrow.config.architecture import Architecture
 from ppdgrow.config.growth import Moments
 from ppdgrow.nn.branches import OUTPUT_PROJECTION
 from ppdgrow.nn.init import initial_tensor
-from ppdgrow.nn.model import tensor_shapes
+from ppdgrow.nn.parts import NAMES, BlockNames
 from ppdgrow.surgery.plan import GrowthPlan
 from ppdgrow.surgery.sources import Origin
 
@@ -33,12 +33,11 @@ def apply_plan(
             source, `copy` the first moment too.
         seed: of the tensors that are drawn.
     """
-    shapes = tensor_shapes(plan.architecture)
     num_layers = plan.architecture.num_layers
     grown = dict(tensors)
     grown_moments = {name: dict(state) for name, state in moments.items()}
     for origin in plan.origins:
-        grown[origin.name] = _make(origin, shapes[origin.name], tensors, seed, num_layers)
+        grown[origin.name] = _make(origin, tensors, seed, num_layers)
         state = moments.get(origin.source) if origin.source is not None else None
         if policy != "fresh" and state is not None:
             first = _cut(state["exp_avg"], origin)
@@ -50,14 +49,16 @@ def apply_plan(
     return grown, grown_moments
 
 
-def _make(origin: Origin, shape: tuple[int, ...], tensors: Tensors, seed: int, num_layers: int) -> Tensor:
+def _make(origin: Origin, tensors: Tensors, seed: int, num_layers: int) -> Tensor:
+    shape = origin.part.shapes[origin.tensor]
     if origin.how == "zero":
         return torch.zeros(shape)
     if origin.how == "random" or origin.source is None:
-        drawn = initial_tensor(origin.name, shape, seed=seed, num_layers=num_layers)
-        return drawn if origin.factor == 1.0 else drawn * origin.factor
-    cut = _cut(tensors[origin.source], origin)
-    return cut if origin.factor == 1.0 else cut * origin.factor
+        deviation = origin.part.deviation(origin.tensor, num_layers)
+        made = initial_tensor(origin.name, shape, seed=seed, deviation=deviation)
+    else:
+        made = _cut(tensors[origin.source], origin)
+    return made if origin.factor == 1.0 else made * origin.factor
 
 
 def _cut(tensor: Tensor, origin: Origin) -> Tensor:
@@ -65,7 +66,7 @@ def _cut(tensor: Tensor, origin: Origin) -> Tensor:
 
 
 def untie(
-    architecture: Architecture, tensors: Tensors, moments: MomentsByName
+    architecture: Architecture, tensors: Tensors, moments: MomentsByName, *, names: BlockNames = NAMES
 ) -> tuple[Architecture, dict[str, Tensor], dict[str, dict[str, Tensor]]]:
     """Give every tied pair its second member, folded: theta- is theta+ with negated output projections.
 
@@ -79,49 +80,46 @@ def untie(
     untied = dict(tensors)
     untied_moments = {name: dict(state) for name, state in moments.items()}
     for name, tensor in tensors.items():
-        twin = _second_member(name, tied)
-        if twin is None:
+        place = names.parse(name)
+        if place is None or place.block not in tied:
             continue
-        negated = name.endswith(OUTPUT_PROJECTION)
-        untied[twin] = -tensor if negated else tensor.clone()
+        second, negated = names.second_member(place), place.tensor in OUTPUT_PROJECTION
+        untied[second] = -tensor if negated else tensor.clone()
         if name in moments:
             state = {key: value.clone() for key, value in moments[name].items()}
             if negated:
                 state["exp_avg"] = -state["exp_avg"]
-            untied_moments[twin] = state
+            untied_moments[second] = state
     return architecture.with_blocks(blocks), untied, untied_moments
 
 
-def _second_member(name: str, pairs: set[str]) -> str | None:
-    parts = name.split(".")
-    if parts[0] == "blocks" and parts[1] in pairs and parts[2] == "plus":
-        return ".".join([*parts[:2], "minus", *parts[3:]])
-    return None
-
-
 def remove_blocks(
-    architecture: Architecture, ids: frozenset[str], tensors: Tensors, moments: MomentsByName
+    architecture: Architecture,
+    ids: frozenset[str],
+    tensors: Tensors,
+    moments: MomentsByName,
+    *,
+    names: BlockNames = NAMES,
 ) -> tuple[Architecture, dict[str, Tensor], dict[str, dict[str, Tensor]]]:
     """Take blocks out; every other tensor stays as it is."""
-    blocks = tuple(block for block in architecture.blocks if block.id not in ids)
-
-    def stays(name: str) -> bool:
-        parts = name.split(".")
-        return not (parts[0] == "blocks" and parts[1] in ids)
-
     return (
-        architecture.with_blocks(blocks),
-        {name: tensor for name, tensor in tensors.items() if stays(name)},
-        {name: dict(state) for name, state in moments.items() if stays(name)},
+        architecture.with_blocks(tuple(block for block in architecture.blocks if block.id not in ids)),
+        {name: tensor for name, tensor in tensors.items() if names.block_of(name) not in ids},
+        {name: dict(state) for name, state in moments.items() if names.block_of(name) not in ids},
     )
 
 
-def theta_digest(tensors: Tensors, pair_id: str) -> str:
+def theta_digest(tensors: Tensors, pair_id: str, *, names: BlockNames = NAMES) -> str:
     """sha256 of a pair's first member: names, shapes and bytes in the order of the names."""
+    places = ((names.parse(name), tensor) for name, tensor in tensors.items())
+    member = {
+        place.within_member: tensor
+        for place, tensor in places
+        if place is not None and (place.block, place.member) == (pair_id, "plus")
+    }
     digest = hashlib.sha256()
-    prefix = f"blocks.{pair_id}.plus."
-    for name in sorted(name for name in tensors if name.startswith(prefix)):
-        tensor = tensors[name].detach().cpu().contiguous()
-        digest.update(f"{name.removeprefix(prefix)} {tensor.dtype} {tuple(tensor.shape)}\n".encode())
+    for name in sorted(member):
+        tensor = member[name].detach().cpu().contiguous()
+        digest.update(f"{name} {tensor.dtype} {tuple(tensor.shape)}\n".encode())
         digest.update(tensor.view(torch.uint8).numpy().tobytes())
     return digest.hexdigest()

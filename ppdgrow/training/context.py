@@ -21,7 +21,7 @@ from ppdgrow.checkpoint import (
 )
 from ppdgrow.checkpoint.events import lineage_up_to, used_ids
 from ppdgrow.config.architecture import InputSpec
-from ppdgrow.config.kinds import Task
+from ppdgrow.config.kinds import FAMILIES, Task
 from ppdgrow.config.load import Layer, Resolved, read_run_recipe, resolve
 from ppdgrow.config.schema import DataConfig, ModelConfig, Recipe
 from ppdgrow.config.state import Environment, TrainerState, Validation
@@ -173,8 +173,8 @@ class RunContext:
 
 
 def input_spec_of(dataset: Dataset, model: ModelConfig) -> InputSpec:
-    """What a model of this recipe reads; an `mlp` reads whole images, so that no patch size matters."""
-    return dataset.input_spec(1 if model.family == "mlp" else model.patch_size)
+    """What a model of this recipe reads; where whole images are embedded, no patch size matters."""
+    return dataset.input_spec(1 if "model.patch_size" in FAMILIES[model.family].ignored else model.patch_size)
 
 
 def task_of(recipe: Recipe) -> Task:

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import torch
 
-from ppdgrow.atomic import format_bytes, free_bytes, storage_errors
+from ppdgrow.atomic import free_bytes, storage_errors
 from ppdgrow.checkpoint import Checkpoint, RunFolder
 from ppdgrow.checkpoint.format import checkpoint_bytes
 from ppdgrow.config.architecture import Architecture
@@ -20,9 +20,11 @@ from ppdgrow.data import Dataset
 from ppdgrow.engine.device import Precision, describe_environment, rng_state
 from ppdgrow.errors import StorageError
 from ppdgrow.nn.model import tensor_shapes
+from ppdgrow.nn.parts import NAMES
 from ppdgrow.training.growth_schedule import GrowthSchedule
 from ppdgrow.training.outlook import stages
 from ppdgrow.training.start import Start
+from ppdgrow.units import format_bytes
 
 
 @dataclass(frozen=True)
@@ -111,7 +113,7 @@ def space_of(
         with torch.device("meta"):
             tensors = {name: torch.empty(shape) for name, shape in tensor_shapes(architecture).items()}
             newest = architecture.newest_ids
-            trained = [name for name in tensors if recipe.train.only == "all" or _block_of(name) in newest]
+            trained = [name for name in tensors if recipe.train.only == "all" or NAMES.block_of(name) in newest]
             moments = dict(start.moments)  # of parameters that are not trained now, they are handed on
             for name in trained:
                 step = torch.empty(())
@@ -129,10 +131,6 @@ def space_of(
             (growth_schedule.last - growth_schedule.first) // recipe.train.save_every + len(growth_schedule.entries) + 1
         )
         return Space(run.path, recipe.train.keep, saves, (first, last), held, free_bytes(folder))
-
-
-def _block_of(name: str) -> str | None:
-    return name.split(".")[1] if name.startswith("blocks.") else None
 
 
 def _longest_state(step: int, dataset: Dataset, examples: int, device: torch.device) -> TrainerState:

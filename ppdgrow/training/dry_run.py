@@ -13,7 +13,6 @@ from typing import Any
 
 import torch
 
-from ppdgrow.atomic import format_bytes
 from ppdgrow.checkpoint import read_state
 from ppdgrow.config.load import Resolved
 from ppdgrow.config.schema import flatten, recipe_keys
@@ -29,6 +28,7 @@ from ppdgrow.training.footprint import Footprint, footprint, held_tensors, micro
 from ppdgrow.training.outlook import Stage, phases, run_flops, schedule_line, stages, trial_flops
 from ppdgrow.training.preparation import Job, Prepared, TrainRequest, measures_precision, plan_run, prepare
 from ppdgrow.training.start import Start, newest_checkpoint
+from ppdgrow.units import format_bytes
 
 LEFT_OUT = "temporary buffers, the allocator's reserve, evaluation"
 

@@ -12,12 +12,12 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import Tensor, nn
 
-from ppdgrow.accounting import count_parameters, tokens_per_example, training_flops_per_token
 from ppdgrow.config.architecture import Architecture
 from ppdgrow.config.schema import Recipe
 from ppdgrow.engine.device import Precision, autocast
 from ppdgrow.engine.evaluate import BatchLike, mean_loss
 from ppdgrow.errors import ConfigError, first_line
+from ppdgrow.nn.cost import count_parameters, tokens_per_example, training_flops_per_token
 from ppdgrow.training.preparation import build
 from ppdgrow.training.start import Start
 

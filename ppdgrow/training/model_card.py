@@ -6,11 +6,11 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from ppdgrow.accounting import count_parameters, flops_per_token, half_steps
 from ppdgrow.checkpoint.events import is_kept
 from ppdgrow.config.architecture import Architecture
 from ppdgrow.config.state import TrainerState
 from ppdgrow.console.page import plain
+from ppdgrow.nn.cost import count_parameters, flops_per_token, half_steps
 
 
 def model_card(

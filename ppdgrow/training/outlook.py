@@ -6,9 +6,9 @@ from collections.abc import Iterator, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any
 
-from ppdgrow.accounting import training_flops_per_token
 from ppdgrow.config.architecture import Architecture
 from ppdgrow.config.growth import GrowthConfig, shorten_entry
+from ppdgrow.nn.cost import training_flops_per_token
 from ppdgrow.optim.schedule import Schedule
 from ppdgrow.surgery import GrowthRequest, describe_positions, plan_growth, untie
 from ppdgrow.surgery.positions import resolve_positions

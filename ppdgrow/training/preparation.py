@@ -14,7 +14,6 @@ from typing import TYPE_CHECKING, Literal
 import torch
 from torch import Tensor
 
-from ppdgrow.accounting import count_parameters, flops_per_token
 from ppdgrow.checkpoint import RunFolder, read_state
 from ppdgrow.config.load import Layer, Resolved
 from ppdgrow.config.schema import Recipe
@@ -23,6 +22,7 @@ from ppdgrow.data import Dataset, open_dataset
 from ppdgrow.engine.device import AUTO_MIN_WIDTH, Precision, choose_precision
 from ppdgrow.engine.evaluate import BatchLike
 from ppdgrow.errors import ConfigError
+from ppdgrow.nn.cost import count_parameters, flops_per_token
 from ppdgrow.nn.model import Model, build_model
 from ppdgrow.optim.adamw import NamedAdamW
 from ppdgrow.optim.schedule import Schedule, make_schedule

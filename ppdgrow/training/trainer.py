@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from ppdgrow.accounting import tokens_per_example, training_flops_per_token
 from ppdgrow.checkpoint import RunFolder
 from ppdgrow.config.schema import TrainConfig
 from ppdgrow.engine.device import set_rng_state
 from ppdgrow.engine.loop import Engine
 from ppdgrow.errors import ConfigError, PPDGrowError
+from ppdgrow.nn.cost import tokens_per_example, training_flops_per_token
 from ppdgrow.nn.model import Model, build_model
+from ppdgrow.nn.parts import NAMES
 from ppdgrow.optim.adamw import NamedAdamW
 from ppdgrow.training.context import RunContext
 from ppdgrow.training.display import Display, Header
@@ -120,9 +121,7 @@ def make_optimizer(model: Model, start: Start, config: TrainConfig) -> NamedAdam
         ConfigError: only pairs are to be trained and there are none.
     """
     newest = start.architecture.newest_ids
-    names = frozenset(
-        name for name, _ in model.named_parameters() if name.startswith("blocks.") and name.split(".")[1] in newest
-    )
+    names = frozenset(name for name, _ in model.named_parameters() if NAMES.block_of(name) in newest)
     if config.only == "pairs":
         if not names:
             raise ConfigError(

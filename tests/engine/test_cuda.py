@@ -9,7 +9,7 @@ import torch
 from devices import on_each_device, waiting_is_an_error
 from test_engine import Counting, ToyBatch, engine_of, new_model
 
-from ppdgrow.config.kinds import branches_of
+from ppdgrow.config.kinds import parts_of
 from ppdgrow.engine.loop import FLUSH_EVERY
 from ppdgrow.engine.movement import WATCHED_STEPS, MovementCheck
 from ppdgrow.nn.branches import BranchConfig
@@ -24,7 +24,7 @@ def test_tied_pair_is_the_identity_and_its_gradients_are_opposites(
 ) -> None:
     torch.manual_seed(0)
     config = BranchConfig(64, heads=4, ffn_multiplier=4, kernel_size=4, norm="layer")
-    f, g = branches_of("transformer", kind)
+    f, g = parts_of("transformer", kind)
     plus = Coupling((f, g), config, causal=True).to(device, dtype)
     pair = Pair(plus, copy.deepcopy(plus), "inverse")
     x = tuple(torch.randn(4, 32, 64, device=device, dtype=dtype) for _ in range(2))

@@ -18,7 +18,7 @@ import pytest
 import torch
 from command_line import TINY, Command
 from equality import events, result, same
-from test_story import damage
+from tampering import damage
 
 from ppdgrow.checkpoint import RunFolder, read_checkpoint, read_config, read_jsonl, read_state
 from ppdgrow.checkpoint.events import own_events

@@ -13,18 +13,17 @@ from torch import Tensor, nn
 
 from ppdgrow.config import kinds
 from ppdgrow.nn.branches import BranchConfig
-from ppdgrow.nn.coupling import Coupling, Pair
-from ppdgrow.nn.stream import Halves
+from ppdgrow.nn.coupling import Coupling, Halves, Pair
 
 CHANNELS = 32
-KINDS = tuple(kind for kind in kinds.KINDS if kind not in kinds.LINEAR)
+KINDS = tuple(name for name, kind in kinds.KINDS.items() if kind.additive)
 DTYPES = (torch.float64, torch.float32, torch.bfloat16, torch.float16)
 
 
 def coupling(kind: str, norm: str = "layer", causal: bool = True) -> Coupling:
     torch.manual_seed(7)
     config = BranchConfig(CHANNELS, heads=4, ffn_multiplier=4, kernel_size=4, norm=norm)  # type: ignore[arg-type]
-    f, g = kinds.branches_of("transformer", kind)
+    f, g = kinds.parts_of("transformer", kind)
     module = Coupling((f, g), config, causal=causal)
     for parameter in module.parameters():  # gains, biases and scales of a trained model, not of a new one
         nn.init.normal_(parameter, std=0.3)

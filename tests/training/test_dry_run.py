@@ -10,8 +10,8 @@ from typing import Any
 
 import pytest
 import torch
+from bad_recipes import BAD_TRAINING
 from command_line import TINY, Command
-from test_bad_input import BAD_TRAINING
 from torch._subclasses.fake_tensor import FakeTensorMode
 
 from ppdgrow.checkpoint import RunFolder, read_checkpoint, read_config, read_jsonl
