@@ -121,15 +121,7 @@ def columns(arms: Sequence[ComparedArm], verdicts: Mapping[str, str] | None = No
         *(_trials(arms, in_all_seeds) if any(run.has_trials for run in runs) else ()),
         Column("insertion", lambda arm: jump_of([i for run in arm.runs for i in run.insertions]), exact, MANY),
         *_insertions(arms),
-        Column(
-            f"gradient spikes{in_all_seeds} (old / new)",
-            _gradient_spikes,
-            _old_and_new,
-            FEW | RUNS,
-            "",
-            "gradient_spikes",
-        ),
-        Column(f"loss spikes{in_all_seeds}", _loss_spikes, str, FEW | RUNS, "", "loss_spikes"),
+        *_spikes(in_all_seeds),
     ]
 
 
@@ -428,7 +420,7 @@ def _insertions(arms: Sequence[ComparedArm]) -> Iterator[Column[ComparedArm]]:
     for index in range(most):
         which = f" {index + 1}" if most > 1 else ""
         updates = _numbers(i.updates for arm in arms for i in _insertion(arm, index))
-        same = updates.isdecimal()
+        same = bool(updates) and ", " not in updates
         later = partial(_loss_later, with_updates=not same)
         figures: dict[str, Callable[[Sequence[Insertion]], str | None]] = {
             f"loss before / after insertion{which}": _before_after,
@@ -439,18 +431,22 @@ def _insertions(arms: Sequence[ComparedArm]) -> Iterator[Column[ComparedArm]]:
             yield Column(name, partial(_of_insertion, index=index, write=write), layouts=FEW)
 
 
-def _loss_spikes(arm: ComparedArm) -> int:
-    return sum(run.loss_spikes for run in arm.runs)
+def _spikes(in_all_seeds: str) -> Iterator[Column[ComparedArm]]:
+    """Gradient spikes of old and new parameters, and loss spikes, in all seeds together."""
 
+    def gradients(arm: ComparedArm) -> SpikeCounts:
+        counts = [run.gradient_spikes for run in arm.runs]
+        old = [count.old for count in counts if count.old is not None]
+        new = [count.new for count in counts if count.new is not None]
+        return SpikeCounts(sum(old) if old else None, sum(new) if new else None)
 
-def _gradient_spikes(arm: ComparedArm) -> SpikeCounts:
-    """Of old and new parameters, in all seeds together; None where no seed has norms."""
-    counts = [run.gradient_spikes for run in arm.runs]
-    old = [count.old for count in counts if count.old is not None]
-    new = [count.new for count in counts if count.new is not None]
-    return SpikeCounts(sum(old) if old else None, sum(new) if new else None)
+    def old_and_new(spikes: SpikeCounts) -> str:
+        old = NOTHING if spikes.old is None else str(spikes.old)
+        return old if spikes.new is None else f"{old} / {spikes.new}"
 
+    def losses(arm: ComparedArm) -> int:
+        return sum(run.loss_spikes for run in arm.runs)
 
-def _old_and_new(spikes: SpikeCounts) -> str:
-    old = NOTHING if spikes.old is None else str(spikes.old)
-    return old if spikes.new is None else f"{old} / {spikes.new}"
+    name = f"gradient spikes{in_all_seeds} (old / new)"
+    yield Column(name, gradients, old_and_new, FEW | RUNS, run_key="gradient_spikes")
+    yield Column(f"loss spikes{in_all_seeds}", losses, str, FEW | RUNS, run_key="loss_spikes")

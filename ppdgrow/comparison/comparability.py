@@ -92,8 +92,7 @@ def warnings_of(history: RunHistory) -> Iterator[str]:
 
 def warnings_between(baseline: RunHistory, other: RunHistory, arm: str) -> Iterator[str]:
     """What to know of `other` before it is held against a run of the baseline, which is called `arm`."""
-    ours, theirs = baseline.state.environment.model_dump(), other.state.environment.model_dump()
-    differing = [f"{key} {theirs[key]}, not {ours[key]}" for key in ENVIRONMENT if ours[key] != theirs[key]]
+    differing = [f"{key} {theirs}, not {ours}" for key, ours, theirs in environment_differences(baseline, other)]
     if differing:
         yield f"another environment than that of {arm} ({'; '.join(differing)}): do not compare their wall-clock"
     if baseline.seeds and other.seeds and baseline.seeds != other.seeds:
@@ -106,11 +105,17 @@ def warnings_between(baseline: RunHistory, other: RunHistory, arm: str) -> Itera
             )
 
 
+def environment_differences(one: RunHistory, other: RunHistory) -> list[tuple[str, Any, Any]]:
+    """What differs of machine and versions, with both values."""
+    ours, theirs = one.state.environment.model_dump(), other.state.environment.model_dump()
+    return [(key, ours[key], theirs[key]) for key in ENVIRONMENT if ours[key] != theirs[key]]
+
+
 def group_warnings(warnings: Iterable[tuple[str, str]], arms: Mapping[str, Sequence[str]]) -> list[str]:
     """Each warning once, with all runs that it is about, in the order of the first ones.
 
     Args:
-        warnings: names of runs with what is doubted.
+        warnings: names of runs, each with a warning.
         arms: names of all runs by arm, the baseline first.
     """
     about: dict[str, set[str]] = {}
@@ -119,16 +124,16 @@ def group_warnings(warnings: Iterable[tuple[str, str]], arms: Mapping[str, Seque
     return [f"{_together(runs, arms)}: {warning}" for warning, runs in about.items()]
 
 
-def _together(told: set[str], arms: Mapping[str, Sequence[str]]) -> str:
+def _together(some: set[str], arms: Mapping[str, Sequence[str]]) -> str:
     """Runs as a person lists them: those of a whole arm by its name, and all of them as such."""
-    whole = [name for name, runs in arms.items() if told.issuperset(runs)]
+    whole = [name for name, runs in arms.items() if some.issuperset(runs)]
     baseline, *others = arms
     if len(arms) > 1 and len(whole) == len(arms):
         return "all runs"
-    if len(others) > 1 and whole == others and told.isdisjoint(arms[baseline]):
+    if len(others) > 1 and whole == others and some.isdisjoint(arms[baseline]):
         return f"all but {baseline}"
     return ", ".join(
-        name for arm, runs in arms.items() for name in ([arm] if arm in whole else [run for run in runs if run in told])
+        name for arm, runs in arms.items() for name in ([arm] if arm in whole else [run for run in runs if run in some])
     )
 
 
@@ -215,25 +220,19 @@ def warnings_of_twin(parent: RunHistory, trial: RunHistory, twin: RunHistory) ->
     """What to know before the twin rule is believed."""
     if not twin.descends_from(parent):
         yield f"the lineage of {twin.name} does not show that it descends from this checkpoint of {parent.name}"
-    differing = _differing_keys(trial, twin)
+    differing = [
+        f"{key}: {ours} and {theirs}"
+        for key, ours, theirs in recipe_differences(trial, twin, TWIN_FREE)
+        if not key.startswith(TWIN_FREE_PREFIX)
+    ]
     if differing:
         yield (
             f"{trial.name} and its twin {twin.name} were not trained alike ({'; '.join(differing)}): their "
             "difference is not due to the growth alone"
         )
-    ours, theirs = trial.state.environment.model_dump(), twin.state.environment.model_dump()
-    apart = [f"{key} {ours[key]} and {theirs[key]}" for key in ENVIRONMENT if ours[key] != theirs[key]]
+    apart = [f"{key} {ours} and {theirs}" for key, ours, theirs in environment_differences(trial, twin)]
     if apart:
         yield (
             f"{trial.name} and its twin {twin.name} were trained in different environments ({', '.join(apart)}): "
             "their difference includes differences in the last bits"
         )
-
-
-def _differing_keys(trial: RunHistory, twin: RunHistory) -> list[str]:
-    """Recipe keys that decide the batches or the rate and differ, each with both values."""
-    return [
-        f"{key}: {ours} and {theirs}"
-        for key, ours, theirs in recipe_differences(trial, twin, TWIN_FREE)
-        if not key.startswith(TWIN_FREE_PREFIX)
-    ]

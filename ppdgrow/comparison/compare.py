@@ -229,7 +229,7 @@ def _notes(arms: Sequence[ComparedArm]) -> tuple[str, ...]:
 
 
 def decide(request: CompareRequest, narrator: Narrator) -> Comparison:
-    """Hold a trial against its parent and, if one is given, its twin; the request is checked.
+    """Hold a trial against its parent and, if one is given, its twin.
 
     Raises:
         ConfigError: runs whose losses are not comparable, or a twin that is none.

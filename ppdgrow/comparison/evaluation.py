@@ -2,18 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 from pydantic import ValidationError
 
-from ppdgrow.checkpoint import RunFolder, append_jsonl, read_jsonl
+from ppdgrow.checkpoint import append_jsonl, read_jsonl
 from ppdgrow.comparison.history import RunHistory
 from ppdgrow.config.requests import CompareRequest
 from ppdgrow.config.state import Validation
 from ppdgrow.console import Narrator
-from ppdgrow.engine.evaluate import BatchLike, Evaluation
+from ppdgrow.engine.evaluate import Evaluation
 from ppdgrow.errors import InvalidInputError, StorageError
 from ppdgrow.training.acceptance import PairedDifference, paired_difference
 from ppdgrow.training.context import (
@@ -84,8 +85,17 @@ def evaluate_on_test(
             model = load_parent(run.checkpoint, optimizer=False)
             say_stored_type(model.checkpoint, model.folder, narrator)
             own = replace(setting, precision=chosen_precision(model, request.precision))
-            reading = _Reading(model.run, model.digest, digest, own.precision, examples)
-            figures.append(reading.recorded() or reading.record(own, model, batches, unwritten))
+            key: dict[str, Any] = {"checkpoint_sha256": model.digest, "test_sha256": digest}
+            key |= {"precision": own.precision, "examples": examples}
+            path = model.run.test_path
+            found = _recorded(path, key)
+            if found is None:
+                found = own.figures(own.evaluate_checkpoint(model.checkpoint, batches), "test")
+                try:
+                    append_jsonl(path, [{**key, "figures": found.model_dump()}])
+                except StorageError as error:
+                    unwritten.append(error)
+            figures.append(found)
             bar.update(number, loss=figures[-1].loss)
     if unwritten:
         some = f"{len(unwritten)} of {len(figures)} runs"
@@ -98,44 +108,14 @@ def _setting(model: Parent, request: CompareRequest) -> Setting:
     return checkpoint_setting(model, device=device, precision=precision, data_dir=request.data_dir)
 
 
-@dataclass(frozen=True)
-class _Reading:
-    """A checkpoint on a test split, by the digests of both; another precision is another reading."""
-
-    run: RunFolder
-    checkpoint_sha256: str
-    test_sha256: str
-    precision: str
-    examples: int
-
-    @property
-    def _key(self) -> dict[str, Any]:
-        return {key: value for key, value in vars(self).items() if key != "run"}
-
-    def recorded(self) -> Validation | None:
-        """The figures of an earlier reading.
-
-        Raises:
-            InvalidInputError: the record is broken.
-        """
-        for line in read_jsonl(self.run.test_path):
-            if all(line.get(key) == value for key, value in self._key.items()):
-                try:
-                    return Validation.model_validate(line.get("figures"))
-                except ValidationError as error:
-                    raise InvalidInputError(
-                        f"{str(self.run.test_path)!r}: {error.errors()[0]['msg']}; remove the file to read the test "
-                        "split again"
-                    ) from None
-        return None
-
-    def record(
-        self, setting: Setting, model: Parent, batches: Sequence[BatchLike], unwritten: list[StorageError]
-    ) -> Validation:
-        """Evaluate, and keep the figures in the run; `unwritten` takes the error of one that cannot be written."""
-        figures = setting.figures(setting.evaluate_checkpoint(model.checkpoint, batches), "test")
-        try:
-            append_jsonl(self.run.test_path, [{**self._key, "figures": figures.model_dump()}])
-        except StorageError as error:
-            unwritten.append(error)
-        return figures
+def _recorded(path: Path, key: Mapping[str, Any]) -> Validation | None:
+    """The figures of an earlier reading: of a checkpoint on a test split, by the digests of both, in one precision."""
+    for line in read_jsonl(path):
+        if all(line.get(name) == value for name, value in key.items()):
+            try:
+                return Validation.model_validate(line.get("figures"))
+            except ValidationError as error:
+                raise InvalidInputError(
+                    f"{str(path)!r}: {error.errors()[0]['msg']}; remove the file to read the test split again"
+                ) from None
+    return None

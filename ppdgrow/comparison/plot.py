@@ -58,17 +58,8 @@ def _losses(axes: Axes, comparison: Comparison, axis: Axis) -> None:
         _curve(axes, band, place)
         _mark_insertions(axes, arm, place, axis)
     _frame(axes)
-    ends = [band for band in curves if band.at]
-    if ends:
-        first = SHOWN_FROM * max(band.at[-1] for band in ends)
-        shown = [
-            value
-            for band in ends
-            for at, *values in zip(*_columns(band), strict=True)
-            if at >= first
-            for value in values
-        ]
-        _limit(axes, shown)
+    first = SHOWN_FROM * max((band.at[-1] for band in curves if band.at), default=0.0)
+    _limit(axes, [value for band in curves for value in _values(band, first)])
 
 
 def _differences(axes: Axes, comparison: Comparison, axis: Axis) -> None:
@@ -80,8 +71,7 @@ def _differences(axes: Axes, comparison: Comparison, axis: Axis) -> None:
         band = difference_band([(run.reference, run.history) for run in arm.pairs], axis)
         _curve(axes, band, place)
         if band.at:
-            late = SCALED_FROM * band.at[-1]
-            scaled += [value for at, *values in zip(*_columns(band), strict=True) if at >= late for value in values]
+            scaled += _values(band, SCALED_FROM * band.at[-1])
     _frame(axes)
     _limit(axes, scaled)
 
@@ -121,8 +111,10 @@ def _mark_insertions(axes: Axes, arm: ComparedArm, place: int, axis: Axis) -> No
         axes.plot([cost], [loss], "o", markersize=6, markerfacecolor="white", markeredgecolor=_colour(place))
 
 
-def _columns(band: Band) -> Sequence[Sequence[float]]:
-    return band.at, band.mean, band.low, band.high
+def _values(band: Band, first: float) -> list[float]:
+    """Mean, lowest and highest from a place on."""
+    rows = zip(band.at, band.mean, band.low, band.high, strict=True)
+    return [value for at, *values in rows if at >= first for value in values]
 
 
 def _limit(axes: Axes, values: Sequence[float]) -> None:
