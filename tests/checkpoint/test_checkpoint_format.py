@@ -176,7 +176,7 @@ BEHIND: dict[str, tuple[str, bytes, str]] = {
     "a tensor named twice": (
         WEIGHTS,
         raw_safetensors(f'{{"t0":{{"dtype":"F32","shape":[9],"data_offsets":[0,36]}},"t0":{{{ONE}}}}}', bytes(4)),
-        "stands twice",
+        "occurs twice",
     ),
     "trailing bytes": (WEIGHTS, raw_safetensors(f'{{"t0":{{{ONE}}}}}', bytes(5)), "not a whole safetensors file"),
     "data cut": (WEIGHTS, raw_safetensors(f'{{"t0":{{{ONE}}}}}', bytes(3)), "not a whole safetensors file"),
