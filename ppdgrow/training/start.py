@@ -119,11 +119,9 @@ def warn_of_lost_lines(
     lines = lines_up_to(run.metrics_path, step)
     trained = {line["step"] for line in lines if "train_loss" in line}
     known = {line["step"] for line in lines if "validation" in line} | (set() if evaluated else {step})
-    lost = [
-        number
-        for number in range(first + 1, step + 1)
-        if number not in trained or (number % config.eval_every == 0 and number not in known)
-    ]
+    steps = range(first + 1, step + 1)
+    due = {number for number in steps if number % config.eval_every == 0 or number == first + config.steps}
+    lost = [number for number in steps if number not in trained or (number in due and number not in known)]
     if lost:
         narrator.warn(
             f"{str(run.metrics_path)!r} has lost the {_in_words(lost)}, though the checkpoint of step {step} has them "
