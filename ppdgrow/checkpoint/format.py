@@ -198,13 +198,12 @@ def verify(folder: Path) -> None:
     Raises:
         InvalidInputError: a file is missing, of another size, has another sha256, or is not what it should be.
     """
-    _verify_bytes(folder)
+    listed = _verify_bytes(folder)
     architecture = read_config(folder)
     state = read_state(folder)
     if STEP_NAME.fullmatch(folder.name) and step_of(folder) != state.step:
         raise invalid(folder / STATE, f"step is {state.step}, expected that of the folder's name")
     _read_tokenizer(folder)
-    listed = _listed_files(folder)
     layout = weight_layout(folder)
     for name in (*layout, *([] if SINGLE in layout else [INDEX])):
         if name not in listed:
@@ -246,7 +245,7 @@ def _verify_fit(path: Path, architecture: Architecture, weights: Mapping[str, Te
         raise invalid(path, str(error)) from None
 
 
-def _verify_bytes(folder: Path) -> None:
+def _verify_bytes(folder: Path) -> dict[str, dict[str, Any]]:
     listed = _listed_files(folder)
     for required in (CONFIG, STATE, TRAINER_TENSORS):
         if required not in listed:
@@ -260,6 +259,7 @@ def _verify_bytes(folder: Path) -> None:
             digest = sha256_file(path)
         if digest != expected["sha256"]:
             raise invalid(path, f"sha256 {digest[:12]}.., expected {expected['sha256'][:12]}..: altered")
+    return listed
 
 
 def _listed_files(folder: Path) -> dict[str, dict[str, Any]]:
@@ -269,14 +269,10 @@ def _listed_files(folder: Path) -> dict[str, dict[str, Any]]:
     if not isinstance(files, dict) or type(document.get("format")) is not int or document["format"] != FORMAT:
         raise invalid(folder / MANIFEST, f"expected format {FORMAT} with a list of files")
     for name, entry in files.items():
-        if not (isinstance(entry, dict) and type(entry.get("sha256")) is str and type(entry.get("bytes")) is int):
-            raise invalid(folder / MANIFEST, f"entry {name!r} has no sha256 and size")
-        if not SHA256.fullmatch(entry["sha256"]) or entry["bytes"] < 0:
-            raise invalid(
-                folder / MANIFEST,
-                f"entry {name!r} has sha256 {entry['sha256']!r} and {entry['bytes']} bytes, expected 64 digits of "
-                "0-9 and a-f, and a size",
-            )
+        sha256, size = (entry.get("sha256"), entry.get("bytes")) if isinstance(entry, dict) else (None, None)
+        if type(sha256) is not str or not SHA256.fullmatch(sha256) or type(size) is not int or size < 0:
+            found = f"entry {name!r} has no sha256 and size, expected 64 digits of 0-9 and a-f, and a number of bytes"
+            raise invalid(folder / MANIFEST, found)
     if MANIFEST in files:
         raise invalid(folder / MANIFEST, "it lists itself")
     return files

@@ -24,7 +24,7 @@ class Trainer:
         context: of the run.
         run: where metrics and checkpoints go.
         start: the state to go on from; it must be the newest one that `run` holds, or a new one.
-        pair_lr: factor on the rate of the newest blocks.
+        pair_lr: factor on the rate of the newest blocks, which rises to it over `train.pair_warmup_steps`.
         model: the start's model, if it is built already.
         label: what it is called on the progress display.
         span: first and last step of that display; those of the run if left out.
@@ -48,9 +48,7 @@ class Trainer:
         self._recorder = Recorder(context, run, self.engine, start.shards)
         first, last = span or (context.first, context.last)
         latest = self._recorder.recent[-1] if self._recorder.recent else None
-        self._display = Display(
-            context.narrator, self.engine, label=label, first=first, last=last, latest=latest, header=header
-        )
+        self._display = Display(context.narrator, self.engine, label, first, last, latest, header)
         self.engine.listeners = [self._recorder, self._display]
 
     @property
@@ -78,14 +76,7 @@ class Trainer:
 
 
 def make_engine(context: RunContext, start: Start, pair_lr: float, model: Model | None = None) -> Engine:
-    """The engine that goes on from a start, with random streams set to those of it.
-
-    Args:
-        context: of the run.
-        start: the state to go on from.
-        pair_lr: factor on the rate of the newest blocks, which rises to it over `train.pair_warmup_steps`.
-        model: the start's model, if it is built already.
-    """
+    """The engine that goes on from a start, the random streams set to its own; arguments as of `Trainer`."""
     config, setting = context.recipe.train, context.setting
     model = model or build_model(start.architecture, start.tensors, setting.device)
     optimizer = make_optimizer(model, start, config)
