@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from typing import Annotated, Any, Literal
 
-from pydantic import Field, TypeAdapter, model_validator
+from pydantic import Field, model_validator
 
 from ppdgrow.config.base import Frozen, PositiveInt
 from ppdgrow.config.kinds import FAMILIES, KINDS, Family, Task
@@ -155,16 +155,13 @@ class Architecture(Frozen):
         return parse_architecture(self.model_dump() | {"blocks": [block.model_dump() for block in blocks]})
 
 
-_ADAPTER = TypeAdapter(Architecture)
-
-
 def parse_architecture(document: Any) -> Architecture:
     """Validate a `config.json` document.
 
     Raises:
         pydantic.ValidationError: a key is missing, unknown, out of range or contradicts another.
     """
-    return _ADAPTER.validate_python(document)
+    return Architecture.model_validate(document)
 
 
 def new_architecture(model: ModelConfig, task: Task, input_spec: InputSpec) -> Architecture:

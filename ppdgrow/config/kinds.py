@@ -25,19 +25,12 @@ ATTENTION_FIRST = "attention-first"
 
 @dataclass(frozen=True)
 class Kind:
-    """What a block of a kind is made of, and the families that take pairs of it.
-
-    Args:
-        parts: the branches f and g of a coupling on halves, or the one map of a linear pair on the whole vector.
-        families: that take such pairs.
-        heads: whether the channels of a branch are divided among attention heads.
-        on_vectors: the parts where there is no token axis, if they are others.
-    """
+    """What a block is made of: the branches f and g of a coupling on halves, or one linear map on the whole vector."""
 
     parts: tuple[str, ...]
-    families: tuple[str, ...]
-    heads: bool = False
-    on_vectors: tuple[str, ...] | None = None
+    families: tuple[str, ...]  # that take such pairs
+    heads: bool = False  # whether the channels of a branch are divided among attention heads
+    on_vectors: tuple[str, ...] | None = None  # the parts where there is no token axis, if they are others
 
     @property
     def additive(self) -> bool:
@@ -59,25 +52,15 @@ PAIR_NAMES = (*KINDS, ATTENTION_FIRST)
 
 @dataclass(frozen=True)
 class FamilyRules:
-    """What is particular to a family. The modules that embed its inputs are in `nn.ends`.
-
-    Args:
-        name: of the family.
-        layers: the kinds of its layers, the default first.
-        tasks: that it can learn.
-        embeddings: by the kind of input that it reads, how that is embedded.
-        ignored: keys of the recipe that do nothing in it.
-        positions: whether tokens get learned positions, as their mixer has no order of its own.
-        mixers: kinds of layers by `model.mixer`, where that decides.
-    """
+    """What is particular to a family. The modules that embed its inputs are in `nn.ends`."""
 
     name: str
-    layers: tuple[str, ...]
+    layers: tuple[str, ...]  # kinds, the default first
     tasks: tuple[Task, ...]
-    embeddings: Mapping[str, Literal["tokens", "patches", "vector"]]
-    ignored: tuple[str, ...]
-    positions: bool = False
-    mixers: Mapping[str, str] = field(default_factory=dict)
+    embeddings: Mapping[str, Literal["tokens", "patches", "vector"]]  # by the kind of input
+    ignored: tuple[str, ...]  # keys of the recipe that do nothing
+    positions: bool = False  # whether tokens get learned positions, as their mixer has no order of its own
+    mixers: Mapping[str, str] = field(default_factory=dict)  # kinds of layers by `model.mixer`, where that decides
 
     @property
     def pairs(self) -> tuple[str, ...]:
