@@ -13,8 +13,6 @@ from ppdgrow.optim.optimizer import NamedOptimizer
 
 # A zero output projection hides its branch from the gradient of the first step; by the third all must move.
 WATCHED_STEPS = 3
-
-
 # Below this rate an update can round to nothing without anything being wrong.
 LOWEST_JUDGED_RATE = 1e-6
 

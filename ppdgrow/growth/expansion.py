@@ -18,7 +18,7 @@ from ppdgrow.engine.signals import StopFlag
 from ppdgrow.errors import CheckFailedError, ConfigError
 from ppdgrow.nn.cost import count_parameters, flops_per_token, half_steps
 from ppdgrow.nn.model import build_model
-from ppdgrow.optim.optimizer import NamedOptimizer
+from ppdgrow.optim.updates import update_that_keeps
 from ppdgrow.provenance import provenance
 from ppdgrow.surgery import (
     GrowthRequest,
@@ -77,7 +77,7 @@ def expand(parent: Parent, growth: GrowthRequest, *, evaluated: bool = True) -> 
     plan = plan_growth(old.architecture, growth, step=parent.step, used_ids=parent.used_ids())
     seed = parent.recipe.train.seed
     tensors, moments = apply_plan(
-        plan, old.tensors, old.moments, policy=growth.moments, seed=seed, rules=NamedOptimizer
+        plan, old.tensors, old.moments, policy=growth.moments, seed=seed, rules_for=update_that_keeps
     )
     pairs = [block.id for block in plan.architecture.pairs if block.id in plan.ids]
     event = GrowEvent(

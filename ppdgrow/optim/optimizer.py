@@ -7,7 +7,7 @@ goes in and out by parameter name, so growth never invalidates it.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from typing import Any
 
 import torch
@@ -15,10 +15,9 @@ from torch import Tensor, nn
 
 from ppdgrow.config.schema import TrainConfig
 from ppdgrow.errors import CheckFailedError, InvalidInputError
-from ppdgrow.optim.updates import OPTIMIZERS, State, Update, updates_of
+from ppdgrow.optim.updates import OPTIMIZERS, State, Update, update_that_keeps, updates_of
 
 Moments = Mapping[str, State]
-_WAY_OUT = "use an older checkpoint of the run"
 
 
 class NamedOptimizer:
@@ -57,11 +56,8 @@ class NamedOptimizer:
         groups = []
         for scope, members, decay in (("old", self.old, config.weight_decay), ("new", self.new, new_decay)):
             for matrices in (True, False):
-                chosen = [
-                    (name, p)
-                    for name, p in members.items()
-                    if (p.ndim >= 2) == matrices and self._update_of[name] is update
-                ]
+                own = [(name, p) for name, p in members.items() if self._update_of[name] is update]
+                chosen = [(name, p) for name, p in own if (p.ndim >= 2) == matrices]
                 if chosen:
                     groups.append({"params": chosen, "scope": scope, "weight_decay": decay if matrices else 0.0})
         return groups
@@ -109,15 +105,13 @@ class NamedOptimizer:
         """
         trained = self.parameters
         self._frozen = {name: dict(state) for name, state in moments.items() if name not in trained}
-        for name, parameter in trained.items():
-            state = moments.get(name)
-            if state is None:
-                continue
-            update = _update_that_keeps(state, name)
-            if update is not self._update_of[name]:
+        found = {name: moments[name] for name in trained if name in moments}
+        check_moments(found, trained)
+        for name, state in found.items():
+            update, parameter = self._update_of[name], trained[name]
+            if update_that_keeps(state) is not update:
                 self.restarted.append(name)
                 continue
-            _check_shapes(name, state, parameter)
             self._state[name][parameter] = {
                 entry: state[entry].to(parameter.device, zero.dtype, copy=True)
                 for entry, zero in update.new_state(parameter).items()
@@ -143,16 +137,6 @@ class NamedOptimizer:
             if found != expected:
                 raise CheckFailedError(f"parameter {name!r} is in {found} optimizer groups, expected {expected}")
 
-    @staticmethod
-    def copied(state: State, cut: Callable[[Tensor], Tensor], *, momentum: bool) -> dict[str, Tensor]:
-        """See `Update.copied`, for state of any optimizer."""
-        return _update_that_keeps(state).copied(state, cut, momentum=momentum)
-
-    @staticmethod
-    def negated(state: State) -> dict[str, Tensor]:
-        """See `Update.negated`, for state of any optimizer."""
-        return _update_that_keeps(state).negated(state)
-
 
 def new_moments(model: nn.Module, config: TrainConfig) -> dict[str, dict[str, Tensor]]:
     """The state of each trainable parameter before its first update, by name."""
@@ -161,28 +145,15 @@ def new_moments(model: nn.Module, config: TrainConfig) -> dict[str, dict[str, Te
 
 
 def check_moments(moments: Moments, tensors: State) -> None:
-    """Hold optimizer state against the parameters, as `load_moments` does.
+    """Hold optimizer state against the parameters.
 
     Raises:
         InvalidInputError: the first that does not fit, by name.
     """
     for name, state in moments.items():
-        _check_shapes(name, state, tensors[name])
-
-
-def _check_shapes(name: str, state: State, parameter: Tensor) -> None:
-    for entry, expected in _update_that_keeps(state, name).new_state(parameter.to("meta")).items():
-        if state[entry].shape != expected.shape:
-            raise InvalidInputError(
-                f"optimizer state {entry} of {name!r} is {tuple(state[entry].shape)}, expected "
-                f"{tuple(expected.shape)}; {_WAY_OUT}"
-            )
-
-
-def _update_that_keeps(state: State, name: str = "a parameter") -> type[Update]:
-    for update in (update for updates in OPTIMIZERS.values() for update in updates):
-        if update.entries.keys() == state.keys():
-            return update
-    raise InvalidInputError(
-        f"the optimizer state of {name!r} is just {', '.join(sorted(state))}, which no optimizer keeps; {_WAY_OUT}"
-    )
+        for entry, expected in update_that_keeps(state, name).new_state(tensors[name].to("meta")).items():
+            if state[entry].shape != expected.shape:
+                raise InvalidInputError(
+                    f"optimizer state {entry} of {name!r} is {tuple(state[entry].shape)}, expected "
+                    f"{tuple(expected.shape)}; use an older checkpoint of the run"
+                )

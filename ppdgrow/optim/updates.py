@@ -12,6 +12,7 @@ import torch
 from torch import Tensor, nn
 
 from ppdgrow.config.schema import TrainConfig
+from ppdgrow.errors import InvalidInputError
 
 State = Mapping[str, Tensor]
 # momentum: as the weight, and of its sign; scale: as the weight, without a sign; counter: one number.
@@ -137,3 +138,18 @@ def updates_of(model: nn.Module, optimizer: str) -> dict[str, type[Update]]:
             owner = model.get_submodule(name.rpartition(".")[0])
             found[name] = next(update for update in OPTIMIZERS[optimizer] if update.takes(name, parameter, owner))
     return found
+
+
+def update_that_keeps(state: State, name: str = "a parameter") -> type[Update]:
+    """The update whose state this is.
+
+    Raises:
+        InvalidInputError: it is no update's, or half of one's.
+    """
+    for update in (update for updates in OPTIMIZERS.values() for update in updates):
+        if update.entries.keys() == state.keys():
+            return update
+    raise InvalidInputError(
+        f"the optimizer state of {name!r} is just {', '.join(sorted(state))}, which no optimizer keeps; use an older "
+        "checkpoint of the run"
+    )

@@ -39,7 +39,7 @@ def apply_plan(
     *,
     policy: Moments,
     seed: int,
-    rules: StateRules | None = None,
+    rules_for: Callable[[Tensors], StateRules] | None = None,
 ) -> tuple[dict[str, Tensor], dict[str, dict[str, Tensor]]]:
     """Weights and optimizer state of the grown model; those of older parameters are passed through.
 
@@ -50,7 +50,7 @@ def apply_plan(
         policy: `fresh` gives new parameters no state, `copy_v` the second moment and step count of their
             source, `copy` the first moment too.
         seed: of the tensors that are drawn.
-        rules: of the optimizer; not needed where there are no moments.
+        rules_for: of the optimizer that keeps some state; not needed where there are no moments.
     """
     num_layers = plan.architecture.num_layers
     grown = dict(tensors)
@@ -59,9 +59,9 @@ def apply_plan(
         grown[origin.name] = _make(origin, tensors, seed, num_layers)
         state = moments.get(origin.source) if origin.source is not None else None
         if policy != "fresh" and state is not None:
-            assert rules is not None
+            assert rules_for is not None
             cut = partial(_cut, origin=origin)
-            grown_moments[origin.name] = rules.copied(state, cut, momentum=policy == "copy")
+            grown_moments[origin.name] = rules_for(state).copied(state, cut, momentum=policy == "copy")
     return grown, grown_moments
 
 
@@ -85,14 +85,14 @@ def untie(
     architecture: Architecture,
     tensors: Tensors,
     moments: MomentsByName,
-    rules: StateRules | None = None,
+    rules_for: Callable[[Tensors], StateRules] | None = None,
     *,
     names: BlockNames = NAMES,
 ) -> tuple[Architecture, dict[str, Tensor], dict[str, dict[str, Tensor]]]:
     """Give every tied pair its second member, folded: theta- is theta+ with negated output projections.
 
-    The function is unchanged to the bit. Momentum is negated with the weights, by the optimizer's `rules`, so that
-    stale momentum moves both members alike (in unfolded signs) and leaves the function unchanged.
+    The function is unchanged to the bit. Momentum is negated with the weights, so that stale momentum moves
+    both members alike (in unfolded signs) and leaves the function unchanged.
     """
     tied = {block.id for block in architecture.pairs if block.state == "tied"}
     blocks = tuple(
@@ -107,10 +107,10 @@ def untie(
         second, negated = names.second_member(place), place.tensor in OUTPUT_PROJECTION
         untied[second] = -tensor if negated else tensor.clone()
         if name in moments:
-            assert rules is not None
+            assert rules_for is not None
             state = moments[name]
             untied_moments[second] = (
-                rules.negated(state) if negated else {key: value.clone() for key, value in state.items()}
+                rules_for(state).negated(state) if negated else {key: value.clone() for key, value in state.items()}
             )
     return architecture.with_blocks(blocks), untied, untied_moments
 

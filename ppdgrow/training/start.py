@@ -17,7 +17,7 @@ from ppdgrow.console import Narrator
 from ppdgrow.data import Dataset
 from ppdgrow.errors import InvalidInputError
 from ppdgrow.nn.init import initial_tensors
-from ppdgrow.optim.optimizer import NamedOptimizer
+from ppdgrow.optim.updates import update_that_keeps
 from ppdgrow.surgery import untie
 from ppdgrow.training.context import Parent, RunContext, input_spec_of, refuse_changed_data, say_stored_type, task_of
 
@@ -56,7 +56,7 @@ def start_from(checkpoint: Checkpoint) -> Start:
     """The start that a checkpoint is, its tied pairs untied."""
     state = checkpoint.state
     architecture, tensors, moments = untie(
-        checkpoint.architecture, checkpoint.tensors, checkpoint.moments, NamedOptimizer
+        checkpoint.architecture, checkpoint.tensors, checkpoint.moments, update_that_keeps
     )
     start = Start(architecture, tensors, moments, checkpoint.rng, state.step, state.lr_factor, state.ledger)
     return replace(start, validation=state.validation, shards=checkpoint.shards)
