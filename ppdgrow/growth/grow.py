@@ -42,8 +42,7 @@ from ppdgrow.training.context import (
     warn_of_changes,
 )
 from ppdgrow.training.growth_schedule import requests_of
-from ppdgrow.training.output_folder import check_place, holds_something
-from ppdgrow.training.recipe import sibling
+from ppdgrow.training.output_folder import check_place, is_occupied, sibling
 
 
 @dataclass(frozen=True)
@@ -149,7 +148,7 @@ def _repeated(run: RunFolder, parent: Parent, event: Event) -> Event | None:
         ConfigError: it holds something else.
     """
     check_place(run, parent)
-    if not holds_something(run):
+    if not is_occupied(run):
         return None
     where = f"the output folder {str(run.path)!r}"
     events = [recorded for recorded in read_jsonl(run.growth_path) if recorded.get("event") != "check"]

@@ -20,7 +20,7 @@ from ppdgrow.growth.timeline import ledger_line
 from ppdgrow.provenance import provenance
 from ppdgrow.training.context import RunContext
 from ppdgrow.training.model_card import model_card
-from ppdgrow.training.output_folder import holds_something
+from ppdgrow.training.output_folder import is_occupied
 from ppdgrow.training.preparation import Job, Prepared, TrainRequest, check_length, plan_run, prepare
 from ppdgrow.training.recipe import LENGTH, RENEWED
 from ppdgrow.training.recorder import train_document
@@ -39,7 +39,7 @@ def train(request: TrainRequest, narrator: Narrator) -> dict[str, Any]:
     set_deterministic(request.deterministic)
     with narrator.status("looking for the run"):
         job = plan_run(request)
-    if job.final is not None:
+    if job.finished is not None:
         _tidy(job)
         try:
             warn_of_lost_lines(
@@ -48,7 +48,7 @@ def train(request: TrainRequest, narrator: Narrator) -> dict[str, Any]:
         except InvalidInputError as error:  # nothing is to be done any more that needs the log
             narrator.warn(str(error))
         narrator.say(f"already finished: step {job.last} is in {job.run.path}")
-        return train_document(job.run, job.final)
+        return train_document(job.run, job.finished)
     with narrator.status(f"reading {job.recipe.data.name}"):
         prepared = prepare(job, device, narrator)  # until here a signal simply ends the command: nothing has begun
     job, setting = prepared.job, prepared.setting
@@ -67,7 +67,7 @@ def train(request: TrainRequest, narrator: Narrator) -> dict[str, Any]:
             narrator=narrator,
             first=job.first,
         )
-        if not holds_something(job.run):
+        if not is_occupied(job.run):
             _create_folder(job, prepared.start)
         with job.run.lock():
             return _train(job, context, prepared)
@@ -103,7 +103,7 @@ def _create_folder(job: Job, start: Start) -> None:
 
 def _train(job: Job, context: RunContext, prepared: Prepared) -> dict[str, Any]:
     fresh = prepared.start
-    if job.held is not None:
+    if job.recorded is not None:
         changes = check_length(job)  # again: until the lock was taken another process may have trained on
         if changes:
             context.narrator.say(f"the run goes on with another length ({'; '.join(changes)}), the same up to here")

@@ -23,10 +23,9 @@ from ppdgrow.engine.device import Precision
 from ppdgrow.errors import ConfigError
 from ppdgrow.nn.init import initial_tensors
 from ppdgrow.nn.model import Model, build_model
-from ppdgrow.optim.schedule import make_schedule
+from ppdgrow.optim.schedule import make_schedule, phases, schedule_line
 from ppdgrow.surgery import GrowthRequest, plan_growth, untie
-from ppdgrow.training.footprint import footprint, saved_bytes
-from ppdgrow.training.outlook import phases, schedule_line
+from ppdgrow.training.resources import footprint, saved_bytes
 from ppdgrow.training.start import Start
 
 CPU = torch.device("cpu")
