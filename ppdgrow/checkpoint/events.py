@@ -1,76 +1,368 @@
-"""The events of `growth.jsonl`: which of them made a model what it is.
+"""The events of `growth.jsonl`, one model for each: how a line is written, read, checked and put into words.
 
-A `grow` or `remove` line changes the model at its `step`. Lines with a `trial` belong to one try of a progressive run:
-`grow` (what was inserted), `check` (the losses and outputs before and after), `decision`; and a `twin` line stands for
-the ungrown model of that round. Their `step` is that of the insertion, `until` the last step of the trial: before that
-step nothing was decided. A `diverged` line is the end of a run at its `step`; no checkpoint has it behind it, so that a
-run that goes on takes it out.
+A `grow` or `remove` line changes the model at its `step`. Lines with a `trial` belong to one trial of a progressive
+run: `grow` (what was inserted), `check` (the losses and outputs before and after), `decision`; and a `twin` line stands
+for the ungrown model beside them, where there was one. Their `step` is that of the insertion, `until` the last step of
+the trial: before that step nothing was decided. A `diverged` line is the end of a run at its `step`; no checkpoint has
+it behind it, so that a run that goes on takes it out.
+
+Keys and events that this version does not know are kept. A line holds the keys that were given, and no others.
 """
 
 from __future__ import annotations
 
-import json
 import re
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any, ClassVar, Literal
 
-from ppdgrow.atomic import write_file
-from ppdgrow.checkpoint import lines_up_to, read_jsonl
+from pydantic import Field, ValidationError
+
+from ppdgrow.checkpoint.jsonl import append_jsonl, read_jsonl, write_jsonl
+from ppdgrow.config.base import Frozen
+from ppdgrow.config.state import Cost, Count, Finite
 from ppdgrow.errors import InvalidInputError
 
-Event = dict[str, Any]
 BLOCK_ID = re.compile(r"[lp][1-9][0-9]{0,8}")
-# What a run that goes on reads of its own decisions.
-DECIDED = {
-    "decision": ("growth", "until", "trial", "decision", "pair_lr", "loss_before", "loss_after", "twin", "rule"),
-    "skip": ("growth", "until", "reason"),
+Names = Annotated[list[str], Field(max_length=2**17)]
+
+
+class _Line(Frozen, extra="allow"):
+    pass
+
+
+class Event(_Line):
+    """One line, and all that is known of an event of another version. `event` and `step` are always there."""
+
+    needed_to_go_on: ClassVar[tuple[str, ...]] = ()
+
+    event: str
+    step: Count
+    until: Count | None = None
+    trial: str | None = None
+    decision: str | None = None
+    ids: Names = Field([])
+
+    @property
+    def decided(self) -> int:
+        """The first step at which a checkpoint has the event behind it: for a trial, that of its decision."""
+        return self.step if self.until is None else max(self.step, self.until)
+
+    @property
+    def is_kept(self) -> bool:
+        """Whether the event is not one of a rejected trial."""
+        return self.decision != "reject"
+
+    @property
+    def cost_beside_the_model(self) -> Cost | None:
+        """The cost of a trial or twin that did not become the model."""
+        return None
+
+    def document(self) -> dict[str, Any]:
+        """The line as plain values: the keys that were given."""
+        return {"event": self.event, **self.model_dump(exclude_unset=True)}
+
+    def line(self) -> str | None:
+        """As a line of text in the lineage; None where another event says it already."""
+        return None
+
+
+class _Known(Event):
+    """`growth` is the number of an entry in the recipe."""
+
+    decision: Literal["accept", "reject"] | None = None
+    growth: Annotated[int, Field(ge=1, le=2**31)] | None = None
+
+
+class _Measured(_Line):
+    """A model before and after surgery; losses are None where they were not evaluated."""
+
+    loss_before: Finite | None = None
+    loss_after: Finite | None = None
+    bit_exact: bool | None = None
+
+    @property
+    def verdict(self) -> str:
+        """Whether the outputs are the same, in words."""
+        return "identical to the last bit" if self.bit_exact else "the outputs differ"
+
+
+class _FromParent(_Known):
+    """An event that makes a model of a checkpoint; `parent` is its folder."""
+
+    parent: str | None = None
+    parent_sha256: str | None = None
+    provenance: dict[str, Any] | None = None
+
+
+class TrainEvent(_FromParent):
+    """The start of a training, from scratch without a `parent`, for `steps` steps; `recipe` is a digest."""
+
+    event: Literal["train"] = "train"
+    steps: Count | None = None
+    recipe: str | None = None
+    seed: int | None = None
+
+    def line(self) -> str:
+        origin = f"from {Path(self.parent).as_posix()}" if self.parent else "from scratch"
+        return f"step {self.step}: training {origin} for {self.steps} steps, seed {self.seed}"
+
+
+class SurgeryEvent(_FromParent, _Measured):
+    """Blocks put in or taken out. `parameters_untied` are those of the model once its tied pairs are untied."""
+
+    parameters_untied: Count | None = None
+    layers_before: Count | None = None
+    layers_after: Count | None = None
+    parameters_before: Count | None = None
+    parameters_after: Count | None = None
+    flops_per_token_before: Count | None = None
+    flops_per_token_after: Count | None = None
+    half_steps_before: Count | None = None
+    half_steps_after: Count | None = None
+    evaluated: bool | None = None
+
+    @property
+    def depths(self) -> str:
+        """`2 -> 4`."""
+        return f"{self.layers_before} -> {self.layers_after}"
+
+
+class GrowEvent(SurgeryEvent):
+    """A growth. `theta_sha256` is the digest of theta_0 by pair id."""
+
+    event: Literal["grow"] = "grow"
+    method: str | None = None
+    kinds: Names = Field([])
+    position: str | None = None
+    positions: list[Count] = Field([])
+    source: str | None = None
+    theta_0: str | None = None
+    scale: Finite | None = None
+    moments: str | None = None
+    seed: int | None = None
+    theta_sha256: dict[str, str] = Field({})
+
+    def line(self) -> str:
+        if not self.is_kept:
+            return (
+                f"step {self.step}: trial {self.trial}, {self.layers_before} to {self.layers_after} layers by method "
+                f"{self.method}"
+            )
+        return (
+            f"step {self.step}: grown from {self.layers_before} to {self.layers_after} layers by method {self.method}, "
+            f"blocks {', '.join(self.ids)}, validation loss {self.loss_before} before and {self.loss_after} after"
+        )
+
+
+class RemoveEvent(SurgeryEvent):
+    """A pair taken out by hand."""
+
+    event: Literal["remove"] = "remove"
+
+    def line(self) -> str:
+        return f"step {self.step}: {', '.join(self.ids)} removed"
+
+
+class CheckEvent(_Known, _Measured):
+    """What the surgery before it did to the function. `passed` is None where nothing was promised."""
+
+    event: Literal["check"] = "check"
+    passed: bool | None = None
+
+    @property
+    def outcome(self) -> str:
+        """Losses before and after, and whether the outputs are the same, in words."""
+        if self.loss_before is None:
+            return f"outputs on a synthetic batch: {self.verdict}"
+        return f"validation loss {self.loss_before:.6f} -> {self.loss_after:.6f}: {self.verdict}"
+
+
+class _Tokens(_Line):
+    tokens: Count = 0
+    flops: Annotated[int, Field(ge=0, strict=False)] = 0
+
+
+class _Clock(_Line):
+    seconds: Annotated[float, Field(ge=0, allow_inf_nan=False)] = 0.0
+
+
+class _Costed(_Known):
+    """One of the models that were trained for a trial, and what it cost."""
+
+    cost: _Tokens = _Tokens()
+    timing: _Clock = _Clock()
+
+    @property
+    def spent(self) -> Cost:
+        return Cost(tokens=self.cost.tokens, flops=self.cost.flops, seconds=self.timing.seconds)
+
+
+def cost_keys(cost: Cost) -> dict[str, Any]:
+    """A cost as it stands in an event: wall-clock apart from what is the same on every machine."""
+    return {"cost": {"tokens": cost.tokens, "flops": cost.flops}, "timing": {"seconds": cost.seconds}}
+
+
+class TwinDifference(_Line):
+    """Loss of the grown model minus that of its twin, with the ends of its 95 % interval."""
+
+    difference: Finite
+    low: Finite
+    high: Finite
+    examples: Count
+
+
+class DecisionEvent(_Costed):
+    """What became of a trial. `retry`: it was tried again at a lower rate; `passed`: its rule accepts it.
+
+    Several candidates may pass, of which one has `decision` accept.
+    """
+
+    needed_to_go_on = ("growth", "until", "trial", "decision", "pair_lr", "loss_before", "loss_after", "twin", "rule")
+
+    event: Literal["decision"] = "decision"
+    attempt: int | None = None
+    pair_lr: Finite | None = None
+    retry: bool | None = None
+    passed: bool | None = None
+    rule: str | None = None
+    loss_before: Finite | None = None
+    loss_after: Finite | None = None
+    epsilon: Finite | None = None
+    twin: TwinDifference | None = None
+    margin: Finite | None = None
+
+    @property
+    def cost_beside_the_model(self) -> Cost | None:
+        return None if self.decision != "reject" else self.spent
+
+    def line(self) -> str:
+        kept = "kept" if self.decision == "accept" else "rejected"
+        return (
+            f"step {self.until}: trial {self.trial} {kept} by the {self.rule} rule, validation loss "
+            f"{self.loss_before} before and {self.loss_after} after"
+        )
+
+
+class TwinEvent(_Costed):
+    """The ungrown model beside the trials of one growth; `kept`: it became the run."""
+
+    event: Literal["twin"] = "twin"
+    parent_sha256: str | None = None
+    kept: bool | None = None
+    loss: Finite | None = None
+
+    @property
+    def cost_beside_the_model(self) -> Cost | None:
+        return None if self.kept else self.spent
+
+
+class SkipEvent(_Known):
+    """A growth of the recipe that was not tried."""
+
+    needed_to_go_on = ("growth", "until", "reason")
+
+    event: Literal["skip"] = "skip"
+    reason: str | None = None
+
+    def line(self) -> str:
+        return f"step {self.step}: growth {self.growth} was not tried: {self.reason}"
+
+
+class DivergedEvent(_Known):
+    """The end of a run whose loss is not finite."""
+
+    event: Literal["diverged"] = "diverged"
+
+    def line(self) -> str:
+        return f"step {self.step}: diverged"
+
+
+KNOWN: dict[str, type[Event]] = {
+    "train": TrainEvent,
+    "grow": GrowEvent,
+    "remove": RemoveEvent,
+    "check": CheckEvent,
+    "decision": DecisionEvent,
+    "twin": TwinEvent,
+    "skip": SkipEvent,
+    "diverged": DivergedEvent,
 }
+
+
+def read_events(path: Path) -> list[Event]:
+    """All events of a `growth.jsonl`; an absent file has none.
+
+    Raises:
+        InvalidInputError: a line is not a JSON object, or not an event; the message names file, line and key.
+    """
+    events: list[Event] = []
+
+    def parse(line: Mapping[str, Any], before: Mapping[str, Any] | None) -> str | None:
+        name = line.get("event")
+        try:
+            events.append((KNOWN.get(name, Event) if isinstance(name, str) else Event).model_validate(line))
+        except ValidationError as error:
+            first = error.errors(include_url=False, include_input=False)[0]
+            return f"{'.'.join(map(str, first['loc']))}: {first['msg']}"
+        return None
+
+    read_jsonl(path, parse)
+    return events
+
+
+def append_events(path: Path, events: Iterable[Event]) -> None:
+    """Append events and flush them to the disk.
+
+    Raises:
+        StorageError: the file system refused.
+    """
+    append_jsonl(path, [event.document() for event in events])
+
+
+def write_events(path: Path, events: Iterable[Event]) -> None:
+    """Write a log anew, at once or not at all.
+
+    Raises:
+        StorageError: the file system refused.
+    """
+    write_jsonl(path, [event.document() for event in events])
 
 
 def lineage_up_to(path: Path, step: int) -> list[Event]:
     """The events that a checkpoint at `step` has behind it, those of trials only once they are decided.
 
     Raises:
-        InvalidInputError: a line is not valid or has no step.
+        InvalidInputError: a line is not valid.
     """
-    return [event for event in lines_up_to(path, step) if _decided(event) <= step]
+    return [event for event in read_events(path) if event.decided <= step]
 
 
-def _decided(event: Event) -> int:
-    until = event.get("until")
-    return until if isinstance(until, int) else int(event["step"])
+def trim_lineage(path: Path, step: int) -> None:
+    """Take out what a killed process wrote of decisions beyond its last checkpoint, at `step`.
+
+    Raises:
+        InvalidInputError: a line is not valid.
+        StorageError: the file system refused.
+    """
+    kept = lineage_up_to(path, step)
+    if len(kept) != len(read_events(path)):
+        write_events(path, kept)
 
 
-def last_change(events: Iterable[Event]) -> str | None:
-    """The last event that made the model what it is, outside of trials: `train`, `grow` or `remove`."""
-    changes = [
-        event["event"]
-        for event in events
-        if event.get("event") in ("train", "grow", "remove") and event.get("trial") is None
-    ]
-    return changes[-1] if changes else None
+def by_hand(events: Iterable[Event]) -> list[TrainEvent | SurgeryEvent]:
+    """The trainings, growths and removals that somebody ordered: not those of trials."""
+    return [event for event in events if isinstance(event, TrainEvent | SurgeryEvent) and event.trial is None]
 
 
-def is_kept(event: Event) -> bool:
-    """Whether the event is not one of a rejected trial."""
-    return event.get("decision") != "reject"
-
-
-def insertions(events: Iterable[Event]) -> list[Event]:
+def insertions(events: Iterable[Event]) -> list[GrowEvent]:
     """The growths that the model kept, oldest first."""
-    return [event for event in events if event.get("event") == "grow" and is_kept(event)]
+    return [event for event in events if isinstance(event, GrowEvent) and event.is_kept]
 
 
 def used_ids(events: Iterable[Event]) -> frozenset[str]:
     """Block ids that some ancestor had, whether or not they are still there."""
-    return frozenset(
-        block_id
-        for event in events
-        if is_kept(event)
-        for block_id in event.get("ids", [])
-        if BLOCK_ID.fullmatch(block_id)
-    )
+    return frozenset(name for event in events if event.is_kept for name in event.ids if BLOCK_ID.fullmatch(name))
 
 
 def own_events(events: Iterable[Event]) -> list[Event]:
@@ -81,39 +373,30 @@ def own_events(events: Iterable[Event]) -> list[Event]:
     """
     own: list[Event] = []
     for event in events:
-        own = [] if event.get("event") == "train" else [*own, event]
+        own = [] if isinstance(event, TrainEvent) else [*own, event]
     for event in own:
-        for key in DECIDED.get(event["event"], ()):
-            if key not in event or (event[key] is None and key in ("growth", "until", "trial", "pair_lr")):
+        for key in event.needed_to_go_on:
+            missing = getattr(event, key) is None and key in ("growth", "until", "trial", "pair_lr")
+            if missing or key not in event.model_fields_set:
                 raise InvalidInputError(
-                    f"growth.jsonl: the {event['event']} of step {event['step']} has no {key!r}, expected one; "
+                    f"growth.jsonl: the {event.event} of step {event.step} has no {key!r}, expected one; "
                     "restore the file from a copy of the run"
                 )
     return own
 
 
-def growth_entries(events: Iterable[Event]) -> list[Event]:
+def growth_entries(events: Iterable[Event]) -> list[dict[str, Any]]:
     """One entry for each growth and removal, that of a trial with its decision and, as `verdict`, the figures of it."""
     listed = list(events)
-    decisions = {(event.get("step"), event.get("trial")): event for event in listed if event.get("event") == "decision"}
+    decisions = {(event.step, event.trial): event.document() for event in listed if isinstance(event, DecisionEvent)}
     entries = []
     for event in listed:
-        if event.get("event") in ("grow", "remove"):
-            decided = decisions.get((event.get("step"), event.get("trial")), {})
-            verdict = {key: value for key, value in decided.items() if key not in event and key != "retry"}
-            verdict |= {key: decided[key] for key in ("loss_before", "loss_after") if key in decided}
-            entry = {"decision": None} | event
-            entries.append(entry | {"retry": decided.get("retry"), "verdict": verdict} if decided else entry)
+        if isinstance(event, SurgeryEvent):
+            entry = {"decision": None, **event.document()}
+            decided = decisions.get((event.step, event.trial))
+            if decided is not None:
+                verdict = {key: value for key, value in decided.items() if key not in entry and key != "retry"}
+                verdict |= {key: decided[key] for key in ("loss_before", "loss_after") if key in decided}
+                entry |= {"retry": decided.get("retry"), "verdict": verdict}
+            entries.append(entry)
     return entries
-
-
-def trim_lineage(path: Path, step: int) -> None:
-    """Take out what a killed process wrote of decisions beyond its last checkpoint, at `step`.
-
-    Raises:
-        InvalidInputError: a line is not valid or has no step.
-        StorageError: the file system refused.
-    """
-    kept = lineage_up_to(path, step)
-    if len(kept) != len(read_jsonl(path)):
-        write_file(path, "".join(json.dumps(event) + "\n" for event in kept))

@@ -7,24 +7,26 @@ import json
 import math
 import os
 import reprlib
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
 from ppdgrow.atomic import storage_errors, write_file
 from ppdgrow.checkpoint.files import one_line, refuse_lfs_pointer, strict_json
-from ppdgrow.checkpoint.records import check_event
 from ppdgrow.errors import InvalidInputError
 
 LARGEST_STEP = 2**62
 METRICS_FIGURES = ("lr", "grad_norm", "grad_norm_new", "flops", "tokens")
+# What is wrong with a line after the line before it; None if nothing.
+Check = Callable[[Mapping[str, Any], Mapping[str, Any] | None], str | None]
 
 
-def read_jsonl(path: Path) -> list[dict[str, Any]]:
+def read_jsonl(path: Path, check: Check | None = None) -> list[dict[str, Any]]:
     """All whole lines; an absent file has none, and a last line without its newline is left out.
 
-    Those of `metrics.jsonl` and `growth.jsonl` are checked: keys that no reader uses are left alone.
+    `check` says what is wrong with a line; those of `metrics.jsonl` are checked without it. Keys that no reader uses
+    are left alone.
 
     Raises:
         InvalidInputError: any other line is not a JSON object, or not one of this log, or it is a git-lfs pointer.
@@ -38,7 +40,7 @@ def read_jsonl(path: Path) -> list[dict[str, Any]]:
     except OSError as error:
         raise InvalidInputError(f"cannot read {str(path)!r}: {error.strerror}; check the run folder") from None
     refuse_lfs_pointer(path, data)
-    check = CHECKS.get(path.name)
+    check = _check_metrics if path.name == "metrics.jsonl" else check
     lines: list[dict[str, Any]] = []
     for number, line in enumerate(data[: data.rfind(b"\n") + 1].splitlines(), start=1):
         document, found = _parse(line)
@@ -165,6 +167,3 @@ def _check_metrics(line: Mapping[str, Any], before: Mapping[str, Any] | None) ->
 def _is_finite(value: Any) -> bool:
     # type() and not isinstance(): True is no figure. A whole number may be too large for a float.
     return (type(value) is float and math.isfinite(value)) or (type(value) is int and abs(value) < 1 << 1000)
-
-
-CHECKS = {"metrics.jsonl": _check_metrics, "growth.jsonl": check_event}

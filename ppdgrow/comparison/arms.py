@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from ppdgrow.checkpoint import RunFolder
+from ppdgrow.checkpoint.events import by_hand
 from ppdgrow.comparison.comparability import recipe_differences
 from ppdgrow.comparison.history import RunHistory, join_seeds, name_histories, one_line, unique_name
 from ppdgrow.comparison.reading import DivergedRunError, read_history
@@ -159,11 +160,7 @@ def signature(history: RunHistory) -> str | None:
 
 def _by_hand(history: RunHistory) -> list[dict[str, Any]]:
     """The trainings, growths and removals that somebody ordered, as far as seeds of one arm have them in common."""
-    return [
-        {key: event.get(key) for key in EVENT_KEYS}
-        for event in history.lineage
-        if event.get("event") in ("train", "grow", "remove") and "trial" not in event
-    ]
+    return [{key: getattr(event, key, None) for key in EVENT_KEYS} for event in by_hand(history.events)]
 
 
 def _common_name(seeds: Sequence[RunHistory], others: Sequence[RunHistory]) -> str:

@@ -6,11 +6,15 @@ from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 from ppdgrow.comparison.history import RunHistory, join_seeds
-from ppdgrow.config.architecture import TokenInput, VectorInput
+from ppdgrow.config.architecture import Architecture, TokenInput, VectorInput
 from ppdgrow.config.schema import flatten
 from ppdgrow.errors import ConfigError, InvalidInputError
 
 ENVIRONMENT = ("device", "threads", "precision", "cpu_capability", "torch")
+# Recipe keys that may differ: the depth, what speaks of grown parameters alone, or changes no number of the training.
+TWIN_FREE = frozenset({"model.layers", "train.only", "train.eval_every", "train.save_every", "train.keep"})
+TWIN_FREE |= {"data.name", "data.directory"}
+TWIN_FREE_PREFIX = "train.pair_"
 
 
 def refuse_incomparable(baseline: RunHistory, other: RunHistory) -> None:
@@ -174,3 +178,62 @@ def warnings_of_trial(parent: RunHistory, trial: RunHistory) -> Iterator[str]:
     """What to know before a decision on the trial is believed."""
     if not trial.descends_from(parent):
         yield f"the lineage of {trial.name} does not show that it descends from this checkpoint of {parent.name}"
+
+
+def check_twin(parent: RunHistory, trial: RunHistory, twin: RunHistory) -> None:
+    """The twin is the model of the parent, trained as long as the trial.
+
+    Raises:
+        ConfigError: it is another model, or at another step.
+    """
+    found, expected = _shape(twin.architecture), _shape(parent.architecture)
+    if found["blocks"] != expected["blocks"]:
+        raise ConfigError(
+            f"the twin {twin.name!r} has the blocks {found['blocks']}, but the parent {parent.name!r} has "
+            f"{expected['blocks']}: a twin is not grown; give the run of ppdgrow train on the parent itself"
+        )
+    differing = [f"{key}: {found[key]!r} and {expected[key]!r}" for key in expected if found[key] != expected[key]]
+    if differing:
+        raise ConfigError(
+            f"the twin {twin.name!r} is another model than the parent {parent.name!r} ({'; '.join(differing)}): "
+            "give the run of ppdgrow train on the parent itself"
+        )
+    if twin.step != trial.step:
+        raise ConfigError(
+            f"the twin {twin.name!r} is at step {twin.step:,}, the trial {trial.name!r} at step {trial.step:,}: they "
+            "were not trained for the same budget; give checkpoints of one and the same step"
+        )
+
+
+def _shape(architecture: Architecture) -> dict[str, Any]:
+    """All that decides a model's tensors; that a tied pair is untied by training is no other model."""
+    values = architecture.model_dump(exclude={"input", "task", "format"})
+    return values | {"blocks": ", ".join(block.id for block in architecture.blocks)}
+
+
+def warnings_of_twin(parent: RunHistory, trial: RunHistory, twin: RunHistory) -> Iterator[str]:
+    """What to know before the twin rule is believed."""
+    if not twin.descends_from(parent):
+        yield f"the lineage of {twin.name} does not show that it descends from this checkpoint of {parent.name}"
+    differing = _differing_keys(trial, twin)
+    if differing:
+        yield (
+            f"{trial.name} and its twin {twin.name} were not trained alike ({'; '.join(differing)}): their "
+            "difference is not due to the growth alone"
+        )
+    ours, theirs = trial.state.environment.model_dump(), twin.state.environment.model_dump()
+    apart = [f"{key} {ours[key]} and {theirs[key]}" for key in ENVIRONMENT if ours[key] != theirs[key]]
+    if apart:
+        yield (
+            f"{trial.name} and its twin {twin.name} were trained in different environments ({', '.join(apart)}): "
+            "their difference includes differences in the last bits"
+        )
+
+
+def _differing_keys(trial: RunHistory, twin: RunHistory) -> list[str]:
+    """Recipe keys that decide the batches or the rate and differ, each with both values."""
+    return [
+        f"{key}: {ours} and {theirs}"
+        for key, ours, theirs in recipe_differences(trial, twin, TWIN_FREE)
+        if not key.startswith(TWIN_FREE_PREFIX)
+    ]

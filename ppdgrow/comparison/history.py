@@ -8,78 +8,31 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Annotated, Any, Literal
+from typing import Literal
 
 import numpy as np
 import numpy.typing as npt
-from pydantic import BaseModel, ConfigDict, Field
 
 from ppdgrow.checkpoint import RunFolder
-from ppdgrow.checkpoint.events import last_change
+from ppdgrow.checkpoint.events import (
+    DecisionEvent,
+    Event,
+    GrowEvent,
+    SurgeryEvent,
+    TrainEvent,
+    by_hand,
+    insertions,
+)
 from ppdgrow.config.architecture import Architecture
 from ppdgrow.config.schema import Recipe
-from ppdgrow.config.state import Count, Finite, TrainerState, Validation
+from ppdgrow.config.state import TrainerState, Validation
 
 FloatArray = npt.NDArray[np.float64]
 IntArray = npt.NDArray[np.int64]
 Budget = Literal["flops", "seconds"]
-Names = Annotated[tuple[str, ...], Field(strict=False)]
 
-# The events of `growth.jsonl` that a comparison reads; the others say nothing that these do not.
-SURGERY = ("grow", "remove")
 # Of the peak: where the recipe cannot be read, a rate below it is taken for one at the end of a decay.
 DECAYED_BELOW = 0.1
-READ = ("train", "decision", "twin", "diverged", *SURGERY)
-
-
-class _Spent(BaseModel):
-    """A key of the cost of a trial or twin: `flops` stands under `cost`, `seconds` under `timing`."""
-
-    model_config = ConfigDict(extra="ignore", strict=True, frozen=True)
-
-    flops: Annotated[float, Field(ge=0, allow_inf_nan=False, strict=False)] = 0.0
-    seconds: Annotated[float, Field(ge=0, allow_inf_nan=False, strict=False)] = 0.0
-
-
-class GrowthEvent(BaseModel):
-    """One line of `growth.jsonl`, as far as a comparison needs it; other keys are left alone."""
-
-    model_config = ConfigDict(extra="ignore", strict=True, frozen=True)
-
-    event: str
-    step: Count
-    until: Count | None = None
-    trial: str | None = None
-    decision: Literal["accept", "reject"] | None = None
-    steps: Count | None = None
-    parent_sha256: str | None = None
-    seed: int | None = None
-    method: str | None = None
-    kinds: Names = ()
-    ids: Names = ()
-    layers_before: Count | None = None
-    layers_after: Count | None = None
-    loss_before: Finite | None = None
-    loss_after: Finite | None = None
-    bit_exact: bool | None = None
-    kept: bool | None = None
-    cost: _Spent = _Spent()
-    timing: _Spent = _Spent()
-
-    @property
-    def decided(self) -> int:
-        """The first step at which a checkpoint has the event behind it: for a trial, that of its decision."""
-        return self.step if self.until is None else max(self.step, self.until)
-
-    @property
-    def changed_the_model(self) -> bool:
-        """Whether blocks came or went for good: not in a rejected trial."""
-        return self.event in SURGERY and self.decision != "reject"
-
-    @property
-    def is_cost_beside_the_model(self) -> bool:
-        """Whether it is an arm of a trial that did not become the model."""
-        return (self.event == "decision" and self.decision == "reject") or (self.event == "twin" and not self.kept)
 
 
 @dataclass(frozen=True)
@@ -110,8 +63,8 @@ class Metrics:
 class RunHistory:
     """A run up to a checkpoint. `recipe` is None where the run's recipe cannot be read.
 
-    `lineage` holds the lines of `growth.jsonl`, `events` what a comparison reads of them; `skipped` says why newer
-    checkpoints of the run were passed over; `diverged` is the step at which the run ended so.
+    `events` are those of `growth.jsonl` that it has behind it; `skipped` says why newer checkpoints of the run were
+    passed over; `diverged` is the step at which the run ended so.
     """
 
     name: str
@@ -122,8 +75,7 @@ class RunHistory:
     state: TrainerState
     recipe: Recipe | None
     metrics: Metrics
-    events: tuple[GrowthEvent, ...]
-    lineage: tuple[dict[str, Any], ...]
+    events: tuple[Event, ...]
     skipped: tuple[str, ...] = ()
     diverged: int | None = None
 
@@ -144,9 +96,9 @@ class RunHistory:
         The trials of a run are part of its training; a growth by hand ends it.
         """
         for event in reversed(self.events):
-            if event.event == "train" and event.steps is not None:
+            if isinstance(event, TrainEvent) and event.steps is not None:
                 return event.step + event.steps
-            if event.event in SURGERY and event.trial is None:
+            if isinstance(event, SurgeryEvent) and event.trial is None:
                 break
         return self.step
 
@@ -162,26 +114,31 @@ class RunHistory:
     @property
     def untrained(self) -> bool:
         """Whether it was grown by hand and no step was made since."""
-        return last_change(self.lineage) == "grow" and self.surgery[-1].step == self.step
+        changes = by_hand(self.events)
+        return bool(changes) and isinstance(changes[-1], GrowEvent) and self.surgery[-1].step == self.step
 
     @property
     def decayed(self) -> bool:
         """Whether the learning rate went through its decay: the recipe has one, and its schedule is at its end."""
         if self.recipe is None:
             return self.state.lr_factor < DECAYED_BELOW
-        trained = [event.step + event.steps for event in self.events if event.event == "train" and event.steps]
+        trained = [event.step + event.steps for event in self._trainings if event.steps]
         end = self.recipe.train.horizon or (trained[-1] if trained else self.step)
         return self.recipe.train.decay and self.step >= end and self.state.lr_factor < 1.0
 
     @property
-    def surgery(self) -> tuple[GrowthEvent, ...]:
+    def surgery(self) -> tuple[SurgeryEvent, ...]:
         """The growths and removals that the model kept, oldest first."""
-        return tuple(event for event in self.events if event.changed_the_model)
+        return tuple(event for event in self.events if isinstance(event, SurgeryEvent) and event.is_kept)
 
     @property
-    def insertions(self) -> tuple[GrowthEvent, ...]:
+    def insertions(self) -> tuple[GrowEvent, ...]:
         """The growths that the model kept, oldest first."""
-        return tuple(event for event in self.surgery if event.event == "grow")
+        return tuple(insertions(self.events))
+
+    @property
+    def _trainings(self) -> list[TrainEvent]:
+        return [event for event in self.events if isinstance(event, TrainEvent)]
 
     @property
     def changes(self) -> tuple[int, ...]:
@@ -190,12 +147,13 @@ class RunHistory:
 
     def descends_from(self, parent: RunHistory) -> bool:
         """Whether the lineage shows that very checkpoint of `parent`."""
-        return any(event.parent_sha256 == parent.digest and event.decision != "reject" for event in self.events)
+        made = [event for event in self.events if isinstance(event, TrainEvent | SurgeryEvent) and event.is_kept]
+        return any(event.parent_sha256 == parent.digest for event in made)
 
     def beside(self, step: int, axis: Budget) -> float:
         """FLOPs or seconds that were spent beside the model on trials that were decided by a step."""
-        spent = [event for event in self.events if event.is_cost_beside_the_model and event.decided <= step]
-        return sum(event.cost.flops if axis == "flops" else event.timing.seconds for event in spent)
+        costs = [event.cost_beside_the_model for event in self.events if event.decided <= step]
+        return sum(float(getattr(cost, axis)) for cost in costs if cost is not None)
 
     @property
     def trials_kept(self) -> int:
@@ -208,12 +166,12 @@ class RunHistory:
         return self._decisions("reject")
 
     def _decisions(self, outcome: str) -> int:
-        return sum(event.event == "decision" and event.decision == outcome for event in self.events)
+        return sum(isinstance(event, DecisionEvent) and event.decision == outcome for event in self.events)
 
     @property
     def seeds(self) -> tuple[int, ...]:
         """Training seeds of the run and its ancestors, each once."""
-        seeds = [event.seed for event in self.events if event.event == "train" and event.seed is not None]
+        seeds = [event.seed for event in self._trainings if event.seed is not None]
         if not seeds and self.recipe is not None:
             seeds = [self.recipe.train.seed]
         return tuple(dict.fromkeys(seeds))

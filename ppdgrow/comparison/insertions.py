@@ -6,7 +6,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 
-from ppdgrow.comparison.history import Evaluated, GrowthEvent, RunHistory
+from ppdgrow.checkpoint.events import GrowEvent
+from ppdgrow.comparison.history import Evaluated, RunHistory
 from ppdgrow.comparison.spikes import SpikeCounts, SpikeSteps
 
 UPDATES_AFTER = 1000
@@ -49,7 +50,7 @@ def insertions_of(history: RunHistory, spikes: SpikeSteps) -> tuple[Insertion, .
     return tuple(_insertion(event, history, spikes) for event in history.insertions)
 
 
-def _insertion(event: GrowthEvent, history: RunHistory, spikes: SpikeSteps) -> Insertion:
+def _insertion(event: GrowEvent, history: RunHistory, spikes: SpikeSteps) -> Insertion:
     end = min((step for step in history.changes if step > event.step), default=history.step)
     later = [point for point in history.metrics.evaluations if event.step < point.step <= end]
     target = event.step + UPDATES_AFTER
@@ -57,8 +58,8 @@ def _insertion(event: GrowthEvent, history: RunHistory, spikes: SpikeSteps) -> I
     return Insertion(
         step=event.step,
         method=event.method,
-        kinds=event.kinds,
-        ids=event.ids,
+        kinds=tuple(event.kinds),
+        ids=tuple(event.ids),
         bit_exact=event.bit_exact,
         loss_before=event.loss_before,
         loss_after=event.loss_after,
@@ -71,7 +72,7 @@ def _insertion(event: GrowthEvent, history: RunHistory, spikes: SpikeSteps) -> I
     )
 
 
-def _rise(event: GrowthEvent, later: Sequence[Evaluated]) -> list[tuple[int, float]]:
+def _rise(event: GrowEvent, later: Sequence[Evaluated]) -> list[tuple[int, float]]:
     """Steps since the growth and loss over the level before it, from the insertion on; nothing if not measured."""
     if event.loss_before is None or event.loss_after is None:
         return []
@@ -79,12 +80,12 @@ def _rise(event: GrowthEvent, later: Sequence[Evaluated]) -> list[tuple[int, flo
     return [(steps, loss - event.loss_before) for steps, loss in points]
 
 
-def _bump(event: GrowthEvent, later: Sequence[Evaluated]) -> float | None:
+def _bump(event: GrowEvent, later: Sequence[Evaluated]) -> float | None:
     near = [rise for steps, rise in _rise(event, later) if steps <= BUMP_STEPS]
     return max(near) if len(near) > 1 else None
 
 
-def _recovery(event: GrowthEvent, later: Sequence[Evaluated]) -> float | None:
+def _recovery(event: GrowEvent, later: Sequence[Evaluated]) -> float | None:
     if _bump(event, later) is None:
         return None
     rise = _rise(event, later)

@@ -22,11 +22,9 @@ from ppdgrow.checkpoint import (
     read_located,
     read_state,
 )
-from ppdgrow.checkpoint.events import lineage_up_to
+from ppdgrow.checkpoint.events import DivergedEvent, Event, SurgeryEvent, TrainEvent, read_events
 from ppdgrow.comparison.history import (
-    READ,
     Evaluated,
-    GrowthEvent,
     Metrics,
     RunHistory,
 )
@@ -52,9 +50,10 @@ def read_history(path: Path) -> RunHistory:
 
 def _read(run: RunFolder, folder: Path, skipped: tuple[str, ...]) -> RunHistory:
     state = read_state(folder)
-    written = _read_events(run.growth_path)
+    written = read_events(run.growth_path)
     events = tuple(event for event in written if event.decided <= state.step)
-    diverged = next((event.step for event in written if event.event == "diverged" and event not in events), None)
+    ends = [event for event in written if isinstance(event, DivergedEvent) and event.decided > state.step]
+    diverged = ends[0].step if ends else None
     if diverged is not None:
         _refuse_unevaluated(run, state.step, diverged, events)
     metrics = _read_metrics(run.metrics_path, state.step)
@@ -75,15 +74,14 @@ def _read(run: RunFolder, folder: Path, skipped: tuple[str, ...]) -> RunHistory:
         recipe=_read_recipe(run.recipe_path),
         metrics=metrics,
         events=events,
-        lineage=tuple(lineage_up_to(run.growth_path, state.step)),
         skipped=skipped,
         diverged=diverged,
     )
 
 
-def _refuse_unevaluated(run: RunFolder, step: int, diverged: int, events: Sequence[GrowthEvent]) -> None:
+def _refuse_unevaluated(run: RunFolder, step: int, diverged: int, events: Sequence[Event]) -> None:
     """A run that diverged has a loss of its own, not only that of its parent."""
-    begun, steps = next(((e.step, e.steps) for e in reversed(events) if e.event == "train"), (0, None))
+    begun, steps = next(((e.step, e.steps) for e in reversed(events) if isinstance(e, TrainEvent)), (0, None))
     if not any(line["step"] > begun and line.get("validation") for line in lines_up_to(run.metrics_path, step)):
         of = "" if steps is None else f" of {begun + steps:,}"
         raise DivergedRunError(
@@ -92,16 +90,14 @@ def _refuse_unevaluated(run: RunFolder, step: int, diverged: int, events: Sequen
         )
 
 
-def _closed(
-    evaluations: Sequence[Evaluated], state: TrainerState, events: Sequence[GrowthEvent]
-) -> tuple[Evaluated, ...]:
+def _closed(evaluations: Sequence[Evaluated], state: TrainerState, events: Sequence[Event]) -> tuple[Evaluated, ...]:
     """The evaluated points, the last as the checkpoint itself records it.
 
     A line of metrics at the step of a growth that changed the function speaks of the parent.
     """
     points = list(evaluations)
-    surgery = [event for event in events if event.changed_the_model and event.step == state.step]
-    stale = not all(event.bit_exact for event in surgery)
+    surgery = [event for event in events if isinstance(event, SurgeryEvent) and event.is_kept]
+    stale = not all(event.bit_exact for event in surgery if event.step == state.step)
     if state.validation is not None or stale:
         points = [point for point in points if point.step < state.step]
     if state.validation is not None:
@@ -118,18 +114,6 @@ def _check_costs(points: Sequence[Evaluated], path: Path) -> None:
                     f"{str(path)!r}: the running count of {axis} falls from {before:.6g} to {after:.6g} by step "
                     f"{step}, expected it to grow: restore the file"
                 )
-
-
-def _read_events(path: Path) -> list[GrowthEvent]:
-    events = []
-    for number, line in enumerate(read_jsonl(path), start=1):
-        if isinstance(line.get("event"), str) and line["event"] not in READ:
-            continue
-        try:
-            events.append(GrowthEvent.model_validate(line))
-        except ValidationError as error:
-            raise _broken(path, number, error) from None
-    return events
 
 
 def _read_recipe(path: Path) -> Recipe | None:

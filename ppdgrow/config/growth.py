@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Annotated, Any, Literal, get_args
+from dataclasses import dataclass
+from typing import Annotated, Any, Literal
 
 from pydantic import AfterValidator, Field, field_validator, model_validator
 
@@ -13,7 +14,24 @@ from ppdgrow.config.kinds import PAIR_NAMES, PairName
 Source = Literal["copy", "slice", "random"]
 Method = Literal["pair", "zero", "copy", "fresh"]
 Moments = Literal["fresh", "copy_v", "copy"]
-Rule = Literal["parent", "twin"]
+Rule = Literal["parent", "twin", "always"]
+JudgingRule = Literal["parent", "twin"]
+
+
+@dataclass(frozen=True)
+class GrowthMethod:
+    """`preserves_function`: putting the new blocks in must not change the function, to the last bit."""
+
+    preserves_function: bool
+
+
+# The closed registry of growth methods; how each is planned stands in `surgery.plan`.
+METHODS: dict[Method, GrowthMethod] = {
+    "pair": GrowthMethod(preserves_function=True),
+    "zero": GrowthMethod(preserves_function=True),
+    "copy": GrowthMethod(preserves_function=False),
+    "fresh": GrowthMethod(preserves_function=False),
+}
 
 NAMED_POSITIONS = ("end", "start", "middle", "interleave")
 
@@ -49,14 +67,18 @@ Scale = Annotated[float, AfterValidator(_check_scale)]
 class TrialConfig(Frozen):
     """How a growth is tried: for how many steps, and what it must reach to be kept."""
 
-    steps: PositiveInt = Field(100, description="optimizer steps of the trial")
-    rule: Rule = Field("parent", description="what the trial is held against")
+    steps: PositiveInt = Field(
+        100, description="optimizer steps of the trial; rule always: after which the growth is saved"
+    )
+    rule: Rule = Field(
+        "parent", description="what the trial is held against; always: kept without a twin and a judgement"
+    )
     epsilon: float = Field(0.0, description="nats that the trial may lose against the parent; negative: must gain")
     margin: float = Field(0.01, description="nats that it may lose against the twin; negative: must gain")
 
 
 class OnReject(Frozen):
-    """What follows a rejection: the growth is taken out, or tried again at a lower rate first."""
+    """What follows a rejection: the growth is taken out, or tried again at a lower rate first (no rule `always`)."""
 
     remove: bool = Field(False, description="take the growth out at once")
     lower_lr: Annotated[float, Field(gt=0.0, lt=1.0)] | None = Field(
@@ -148,13 +170,13 @@ def growth_short_forms(data: Any) -> Any:
 
 def candidate_of_word(word: str) -> dict[str, str]:
     """A candidate that is one word: a method, a position, or a kind of pair (or several with commas)."""
-    if word in get_args(Method):
+    if word in METHODS:
         return {"method": word}
     if word in NAMED_POSITIONS or word[:1].isdigit():
         return {"position": word}
     if all(kind.strip() in PAIR_NAMES for kind in word.split(",")):
         return {"pair": word}
-    known = (*PAIR_NAMES, *get_args(Method), *NAMED_POSITIONS)
+    known = (*PAIR_NAMES, *METHODS, *NAMED_POSITIONS)
     raise ValueError(f"found {word!r}, expected one of {', '.join(known)}, or keys such as {{pair: ffn, pairs: 2}}")
 
 

@@ -2,24 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import torch
 
-from ppdgrow.checkpoint import RunFolder, read_jsonl
-from ppdgrow.checkpoint.events import Event
+from ppdgrow.checkpoint import RunFolder
+from ppdgrow.checkpoint.events import CheckEvent, RemoveEvent, SurgeryEvent, read_events
 from ppdgrow.config.architecture import Architecture, TokenInput, VectorInput
-from ppdgrow.config.growth import GrowthConfig
-from ppdgrow.config.load import Layer, resolve
+from ppdgrow.config.requests import GrowRequest
 from ppdgrow.console import Narrator
 from ppdgrow.engine.device import autocast, resolve_device
 from ppdgrow.errors import ConfigError
 from ppdgrow.growth.expansion import (
-    FIGURES,
-    WHEN,
     Expansion,
     Measured,
     check_preserved,
@@ -32,7 +28,6 @@ from ppdgrow.growth.expansion import (
 )
 from ppdgrow.nn.model import build_model
 from ppdgrow.seeding import generator
-from ppdgrow.surgery import GrowthRequest
 from ppdgrow.training.context import (
     Parent,
     checkpoint_setting,
@@ -46,66 +41,28 @@ from ppdgrow.training.output_folder import check_place, is_occupied, sibling
 
 
 @dataclass(frozen=True)
-class GrowRequest:
-    """What a user asks of `grow`: a growth, or with `remove` the id of a pair (or `last`) to take out."""
-
-    checkpoint: Path
-    growth: GrowthRequest = field(default_factory=GrowthRequest)
-    remove: str | None = None
-    evaluate: bool = True
-    out: Path | None = None
-    device: str = "auto"
-    precision: str | None = None
-    data_dir: Path | None = None
-
-
-def growth_asked(values: Mapping[str, Any], *, remove: str | None, source: str) -> GrowthRequest:
-    """What to add, from the keys of a `growth:` entry and by its schema; None stands for a key's default.
-
-    Args:
-        values: `pair`, `pairs`, `position`, `source`, `scale`, `method`, `moments`.
-        remove: the pair that is to be taken out instead, if one is.
-        source: of the values, for messages.
-
-    Raises:
-        ConfigError: a bad value, or anything to add beside one to remove.
-    """
-    given = {name: value for name, value in values.items() if value is not None}
-    defaults = GrowthConfig(at=1)
-    added = [name for name, value in given.items() if name == "pair" or value != getattr(defaults, name)]
-    if remove is not None and added:
-        raise ConfigError("--remove takes a pair out, the other options of growth add some: give one or the other")
-    try:
-        recipe = resolve([Layer(source, {"growth": [{"at": 1, **given}]})]).recipe
-    except ConfigError as error:
-        raise ConfigError(str(error).replace("growth[0].", "")) from None
-    (request,) = requests_of(recipe.growth[0])
-    return request
-
-
-@dataclass(frozen=True)
 class GrowResult:
     """The output run, the event that made it, as in its `growth.jsonl`, and where it took place, in words."""
 
     run: RunFolder
-    event: Event
+    event: SurgeryEvent
     place: str
 
     def document(self) -> dict[str, Any]:
         """The JSON of `grow`."""
         event = self.event
-        evaluated = event["loss_before"] is not None
-        losses = {"loss_before": event["loss_before"], "loss_after": event["loss_after"]}
+        losses = {"loss_before": event.loss_before, "loss_after": event.loss_after}
+        sizes = ("layers", "parameters", "flops_per_token", "half_steps")
         return {
             "schema": 1,
             "run": self.run.path.as_posix(),
-            "checkpoint": self.run.checkpoint_path(event["step"]).as_posix(),
-            "parent": event["parent"],
-            **{f"{figure}_{when}": event[f"{figure}_{when}"] for figure in FIGURES for when in WHEN},
-            "parameters_untied": event["parameters_untied"],
-            "validation": losses if evaluated else None,
-            "bit_exact": event["bit_exact"],
-            "pairs": event["ids"],
+            "checkpoint": self.run.checkpoint_path(event.step).as_posix(),
+            "parent": event.parent,
+            **{key: getattr(event, key) for size in sizes for key in (f"{size}_before", f"{size}_after")},
+            "parameters_untied": event.parameters_untied,
+            "validation": losses if event.loss_before is not None else None,
+            "bit_exact": event.bit_exact,
+            "pairs": event.ids,
         }
 
 
@@ -117,10 +74,15 @@ def grow(request: GrowRequest, narrator: Narrator) -> GrowResult:
         ConfigError, InvalidInputError, StorageError: as for every command.
     """
     parent = load_parent(request.checkpoint)
-    expansion = expand(parent, request.growth) if request.remove is None else take_out(parent, request.remove)
+    (growth,) = requests_of(request.growth)
+    expansion = (
+        expand(parent, growth, evaluated=request.evaluate)
+        if request.remove is None
+        else take_out(parent, request.remove, evaluated=request.evaluate)
+    )
     for note in expansion.notes:
         narrator.say(note)
-    event = expansion.event | {"evaluated": request.evaluate}
+    event = expansion.event
     run = RunFolder(request.out or _default_folder(parent, event))
     place = describe_place(parent, event)
     repeated = _repeated(run, parent, event)
@@ -130,18 +92,16 @@ def grow(request: GrowRequest, narrator: Narrator) -> GrowResult:
         return GrowResult(run, repeated, place)
     narrator.now(f"growing: {describe_expansion(parent, event)}")
     measured = _measure(parent, expansion, request, narrator)
-    event |= measured.document()
-    write_expansion(parent, expansion, run, event, measured)
+    event = write_expansion(parent, expansion, run, measured)
     narrator.say(describe_expansion(parent, event))
     return GrowResult(run, event, place)
 
 
-def _default_folder(parent: Parent, event: Event) -> Path:
-    done = "removed" if event["event"] == "remove" else "grown"
-    return sibling(parent, done, event)
+def _default_folder(parent: Parent, event: SurgeryEvent) -> Path:
+    return sibling(parent, "removed" if isinstance(event, RemoveEvent) else "grown", event.document())
 
 
-def _repeated(run: RunFolder, parent: Parent, event: Event) -> Event | None:
+def _repeated(run: RunFolder, parent: Parent, event: SurgeryEvent) -> SurgeryEvent | None:
     """The recorded event if the folder holds the result of this very growth.
 
     Raises:
@@ -150,12 +110,15 @@ def _repeated(run: RunFolder, parent: Parent, event: Event) -> Event | None:
     check_place(run, parent)
     if not is_occupied(run):
         return None
-    where = f"the output folder {str(run.path)!r}"
-    events = [recorded for recorded in read_jsonl(run.growth_path) if recorded.get("event") != "check"]
-    same = bool(events) and all(events[-1].get(key) == value for key, value in event.items() if key != "parent")
-    if not same or run.newest_valid() != run.checkpoint_path(parent.step):
-        raise ConfigError(f"{where} is not empty and holds something else: choose another --out")
-    return events[-1]
+    events = [recorded for recorded in read_events(run.growth_path) if not isinstance(recorded, CheckEvent)]
+    if events and isinstance(events[-1], SurgeryEvent):
+        asked, recorded = event.model_dump(exclude={"parent"}, exclude_unset=True), events[-1].document()
+        same = event.event == events[-1].event and all(recorded.get(key) == value for key, value in asked.items())
+        if same and run.newest_valid() == run.checkpoint_path(parent.step):
+            return events[-1]
+    raise ConfigError(
+        f"the output folder {str(run.path)!r} is not empty and holds something else: choose another --out"
+    )
 
 
 def _measure(parent: Parent, expansion: Expansion, request: GrowRequest, narrator: Narrator) -> Measured:
@@ -176,7 +139,7 @@ def _measure(parent: Parent, expansion: Expansion, request: GrowRequest, narrato
         with torch.no_grad(), autocast(device, chosen_precision(parent, request.precision)):
             logits.append(model(inputs))
     same = torch.equal(*logits)
-    check_preserved(parent, expansion.event, same)
+    check_preserved(parent, expansion, same)
     return Measured(None, None, same)
 
 

@@ -1,12 +1,12 @@
-"""The progressive: the trainers of a run and the rounds between them, up to its last step."""
+"""A run with a growth schedule: trainers, and the trials between them, up to its last step."""
 
 from __future__ import annotations
 
 import shutil
 from dataclasses import dataclass
 
-from ppdgrow.checkpoint import RunFolder, append_jsonl, read_checkpoint, read_jsonl
-from ppdgrow.checkpoint.events import Event, own_events
+from ppdgrow.checkpoint import RunFolder, read_checkpoint, read_jsonl
+from ppdgrow.checkpoint.events import DecisionEvent, Event, SkipEvent, append_events, own_events, read_events
 from ppdgrow.config.state import Ledger
 from ppdgrow.growth.round import Round
 from ppdgrow.growth.timeline import decision_lines, ledger_line, timeline
@@ -19,37 +19,34 @@ from ppdgrow.training.trainer import Trainer
 
 @dataclass(frozen=True)
 class ProgressiveRun:
-    """A run with its growth_schedule. `layers` is its depth at the start."""
+    """A run that may grow. `layers` is its depth at the start."""
 
     context: RunContext
     run: RunFolder
     growth_schedule: GrowthSchedule
     layers: int
 
-    def finish(self, start: Start, model: Model | None) -> Ledger:
-        """Train from `start` to the run's last step, growing where the growth_schedule says so.
-
-        Returns:
-            The ledger at the end.
-        """
+    def finish(self, start: Start, model: Model | None) -> None:
+        """Train from `start` to the run's last step, growing where the schedule says so."""
         trainer = self._trainer(start, model)
         trainer.to(trainer.step)  # makes up for an evaluation that was interrupted, and that may decide on a growth
         while True:
-            coming = self.growth_schedule.next(trainer.step, self._closed(), self._losses())
-            if coming.growth is None:  # what a process that died right after its decision left
-                shutil.rmtree(self.run.trials_path, ignore_errors=True)
+            coming = self.growth_schedule.next(trainer.step, self._closed_entries(), self._losses())
             for index, reason in coming.missed:
-                self._pass_over(index, trainer.step, reason)
+                self._skip(index, trainer.step, reason)
             if coming.growth is None:
+                shutil.rmtree(self.run.trials_path, ignore_errors=True)  # of a process that died after its decision
                 trainer.to(coming.step)
                 if trainer.step == self.context.last:
-                    return trainer.engine.ledger
+                    return
                 continue
             trainer.save()
-            shown = self.header(trainer.step, trainer.engine.ledger)
-            del trainer  # the state is on disk; the arms need the memory
-            explain = not any(event.get("event") == "decision" for event in self._own())
-            Round(self.context, self.run, coming.growth, pair_lr=self._pair_lr(), header=shown, explain=explain).play()
+            header = self.header(trainer.step, trainer.engine.ledger)
+            del trainer  # the state is on disk; the trials need the memory
+            explain = not any(isinstance(event, DecisionEvent) for event in self._own_events())
+            Round(
+                self.context, self.run, coming.growth, pair_lr=self._pair_lr(), header=header, explain=explain
+            ).decide()
             newest = self.run.newest_valid()
             assert newest is not None
             trainer = self._trainer(start_from(read_checkpoint(newest)))
@@ -59,17 +56,19 @@ class ProgressiveRun:
         header = self.header if self.growth_schedule.entries else None
         return Trainer(self.context, self.run, start, pair_lr=self._pair_lr(), model=model, header=header)
 
-    def _own(self) -> list[Event]:
-        return own_events(read_jsonl(self.run.growth_path)) if self.growth_schedule.entries else []
+    def _own_events(self) -> list[Event]:
+        return own_events(read_events(self.run.growth_path)) if self.growth_schedule.entries else []
 
-    def _closed(self) -> frozenset[int]:
-        return frozenset(event["growth"] - 1 for event in self._own() if event.get("event") in ("decision", "skip"))
+    def _closed_entries(self) -> frozenset[int]:
+        events = (event for event in self._own_events() if isinstance(event, DecisionEvent | SkipEvent))
+        return frozenset(event.growth - 1 for event in events if event.growth is not None)
 
     def _losses(self) -> list[float]:
         """Validation losses since the last decision."""
         if all(entry.at != "plateau" for entry in self.growth_schedule.entries):
             return []
-        since = max((event["until"] for event in self._own() if "until" in event), default=self.context.first)
+        decided = [event.until for event in self._own_events() if event.until is not None]
+        since = max(decided, default=self.context.first)
         return [
             line["validation"]["loss"]
             for line in read_jsonl(self.run.metrics_path)
@@ -78,24 +77,22 @@ class ProgressiveRun:
 
     def _pair_lr(self) -> float:
         """The rate factor of the newest blocks: what they were accepted with, else the recipe's."""
-        kept = [event for event in self._own() if event.get("event") == "decision" and event["decision"] == "accept"]
-        return float(kept[-1]["pair_lr"]) if kept else self.context.recipe.train.pair_lr
+        decisions = (event for event in self._own_events() if isinstance(event, DecisionEvent) and event.is_kept)
+        kept = [event.pair_lr for event in decisions if event.pair_lr is not None]
+        return kept[-1] if kept else self.context.recipe.train.pair_lr
 
-    def _pass_over(self, index: int, step: int, reason: str) -> None:
+    def _skip(self, index: int, step: int, reason: str) -> None:
         self.context.narrator.say(f"step {step}  growth {index + 1} is not tried: {reason}")
-        append_jsonl(
-            self.run.growth_path,
-            [{"event": "skip", "step": step, "until": step, "growth": index + 1, "reason": reason}],
-        )
+        append_events(self.run.growth_path, [SkipEvent(step=step, until=step, growth=index + 1, reason=reason)])
 
     def header(self, step: int, ledger: Ledger) -> str:
         """What stands above the progress bar: the timeline, its decisions and the ledger."""
-        return "\n".join([*self.picture(step), ledger_line(ledger)]) + "\n"
+        return "\n".join([*self.timeline(step), ledger_line(ledger)]) + "\n"
 
-    def picture(self, step: int) -> list[str]:
+    def timeline(self, step: int) -> list[str]:
         """The timeline up to a step, and its decisions."""
-        own = self._own()
-        stairs = timeline(
+        own = self._own_events()
+        depths = timeline(
             own,
             layers=self.layers,
             first=self.context.first,
@@ -103,4 +100,4 @@ class ProgressiveRun:
             last=self.context.last,
             columns=self.context.narrator.columns - 8,
         )
-        return [*stairs, *decision_lines(own)]
+        return [*depths, *decision_lines(own)]

@@ -1,25 +1,33 @@
-"""One round: try growths beside the ungrown twin, decide, and let one arm become the run.
+"""One entry of the growth schedule: try growths beside the ungrown twin, decide, and go on with one of them.
 
-On acceptance that is the grown arm. On rejection it is the twin: the very steps that a run without this growth would
-have taken, from the state before the expansion. The other arms are removed, and what they cost is charged to the
+If a growth is accepted, its run goes on. If all are rejected, the twin does: the very steps that a run without this
+growth would have taken, from the state before it. The other runs are removed, and what they cost is charged to the
 ledger under `trials`.
 """
 
 from __future__ import annotations
 
 import shutil
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
+from typing import Any
 
 from ppdgrow.checkpoint import RunFolder, append_jsonl, read_checkpoint, read_jsonl, write_checkpoint
-from ppdgrow.checkpoint.events import Event
-from ppdgrow.config.growth import GrowthConfig
-from ppdgrow.config.state import Cost
+from ppdgrow.checkpoint.events import (
+    CheckEvent,
+    DecisionEvent,
+    Event,
+    GrowEvent,
+    SkipEvent,
+    TwinEvent,
+    append_events,
+    cost_keys,
+)
 from ppdgrow.errors import ConfigError
-from ppdgrow.growth.rules import Decision, paired_difference
-from ppdgrow.growth.trials import Arm, Arms
+from ppdgrow.growth.trials import TrialRun, TrialRuns
 from ppdgrow.surgery import GrowthRequest
-from ppdgrow.training.context import Parent, RunContext, load_parent
+from ppdgrow.training.acceptance import RULES, Decision, paired_difference
+from ppdgrow.training.context import RunContext, load_parent
 from ppdgrow.training.growth_schedule import requests_of
 
 
@@ -31,18 +39,18 @@ class Trial:
     request: GrowthRequest
     pair_lr: float
     attempt: int
-    arm: Arm
-    grow: Event
-    check: Event
+    trained: TrialRun
+    grow: GrowEvent
+    check: CheckEvent
     decision: Decision
 
 
 class Round:
-    """The round of one growth entry.
+    """The trials of one growth entry.
 
     Args:
         context: of the run.
-        run: its folder, whose newest checkpoint is the parent of the round.
+        run: its folder, whose newest checkpoint is the parent of the trials.
         index: of the entry in the recipe.
         pair_lr: factor on the rate of the newest blocks, as the run has it now.
         header: shown above the progress bar.
@@ -53,39 +61,45 @@ class Round:
         self, context: RunContext, run: RunFolder, index: int, *, pair_lr: float, header: str, explain: bool
     ) -> None:
         self.context, self.run, self.index, self.pair_lr, self.explain = context, run, index, pair_lr, explain
-        self._misfits: list[str] = []
-        self.entry: GrowthConfig = context.recipe.growth[index]
+        self.say = context.narrator.say
+        self.entry = context.recipe.growth[index]
+        self.rule = RULES[self.entry.trial.rule]
         newest = run.newest_valid()
-        assert newest is not None, "a round starts from a checkpoint"
-        self.parent: Parent = load_parent(newest)
+        assert newest is not None, "trials start from a checkpoint"
+        self.parent = load_parent(newest)
         self.end = self.parent.step + self.entry.trial.steps
-        self.arms = Arms(context, self.parent, self.end, header)
+        self.runs = TrialRuns(context, self.parent, self.end, header)
+        self.misfits: list[str] = []
 
-    def play(self) -> None:
-        """Try, decide, and leave the run at the end of the trial, accepted or as if it had never been tried.
+    def decide(self) -> None:
+        """Try, decide, and leave the run at the end of the trial, grown or as if nothing had ever been tried.
 
         Raises:
             CheckFailedError: a pair changes the function of the model.
-            DivergedError: the twin diverged, as the run would have.
-            InterruptedRunError: a signal came; the same command goes on in the midst of the round.
+            DivergedError: the twin diverged, as the run would have; or the grown model, where there is no twin.
+            InterruptedRunError: a signal came; the same command goes on in the midst of it.
         """
-        step = self.parent.step
-        self.context.narrator.say(
-            f"step {step}  growth {self.index + 1} of {len(self.context.recipe.growth)}, tried until step {self.end}"
-        )
-        twin = self.arms.twin(self.pair_lr)
-        assert twin.figures is not None
-        self.context.narrator.say(f"  twin, not grown: validation loss {twin.figures.loss:.6f} at step {self.end}")
-        trials = self._tries(twin)
+        step, number = self.parent.step, len(self.context.recipe.growth)
+        self.say(f"step {step}  growth {self.index + 1} of {number}, tried until step {self.end}")
+        twin = None
+        if self.rule.trains_twin:
+            twin = self.runs.train_twin(self.pair_lr)
+            self.say(f"  twin, not grown: validation loss {twin.loss:.6f} at step {self.end}")
+        trials = self._try_all(twin)
         kept = _best([trial for trial in trials if trial.decision.accepted])
-        if trials and self.explain:
-            self.context.narrator.say(f"    {trials[0].decision.caution()}")
-        self.context.narrator.say(
-            f"step {self.end}  going on with {'the model without growth' if kept is None else f'trial {kept.name}'}"
-        )
-        self._adopt(trials, kept, twin)
+        if trials and twin is not None and self.explain:
+            self.say(f"    {trials[0].decision.caution()}")
+        winner = twin if kept is None else kept.trained
+        if winner is not None:
+            name = "the model without growth" if kept is None else f"trial {kept.name}"
+            self.say(f"step {self.end}  going on with {name}")
+            self._go_on_with(winner, trials, twin)
+        elif trials:
+            raise trials[0].trained.error or AssertionError("only a trial that diverged is not accepted")
+        else:
+            append_events(self.run.growth_path, [self._skip(until=step)])
 
-    def _tries(self, twin: Arm) -> list[Trial]:
+    def _try_all(self, twin: TrialRun | None) -> list[Trial]:
         """All candidates; and where none is accepted, the best of them again at lower rates."""
         base = self.context.recipe.train.pair_lr
         trials: list[Trial] = []
@@ -93,82 +107,83 @@ class Round:
             try:
                 trials.append(self._try(request, base, 1, len(trials) + 1, twin))
             except ConfigError as error:
-                self._misfits.append(str(error).replace("--", ""))
+                self.misfits.append(str(error).replace("--", ""))
                 self.context.narrator.warn(
-                    f"growth {self.index + 1} does not fit the model as it stands: {self._misfits[-1]}"
+                    f"growth {self.index + 1} does not fit the model as it stands: {self.misfits[-1]}"
                 )
-        lower, attempt, factor = self.entry.on_reject.lower_lr, 1, base
-        while lower is not None and trials and attempt <= self.entry.on_reject.retries:
+        lower, rate = self.entry.on_reject.lower_lr, base
+        retries = self.entry.on_reject.retries if lower is not None and trials and twin is not None else 0
+        for attempt in range(2, retries + 2):
             if any(trial.decision.accepted for trial in trials):
                 break
-            attempt, factor = attempt + 1, factor * lower
+            rate *= lower or 1.0
             best = _best(trials) or trials[0]
-            trials.append(self._try(best.request, factor, attempt, len(trials) + 1, twin))
+            trials.append(self._try(best.request, rate, attempt, len(trials) + 1, twin))
         return trials
 
-    def _try(self, request: GrowthRequest, pair_lr: float, attempt: int, number: int, twin: Arm) -> Trial:
+    def _try(self, request: GrowthRequest, pair_lr: float, attempt: int, number: int, twin: TrialRun | None) -> Trial:
         name = f"{self.index + 1}.{number}"
-        arm, grow, check = self.arms.grown(name, request, pair_lr)
+        trained, grow, check = self.runs.train_grown(name, request, pair_lr)
+        paired, theirs = None, None if twin is None else twin.evaluation
+        if theirs is not None and trained.evaluation is not None and theirs.counts.numel() > 1:
+            paired = paired_difference(trained.evaluation, theirs)
+        assert check.loss_before is not None, "a trial is always evaluated"
         config = self.entry.trial
-        paired = None
-        if twin.evaluation is not None and arm.evaluation is not None and twin.evaluation.counts.numel() > 1:
-            paired = paired_difference(arm.evaluation, twin.evaluation)
         decision = Decision(
             rule=config.rule,
-            loss_before=check["loss_before"],
-            loss_after=None if arm.figures is None else arm.figures.loss,
+            loss_before=check.loss_before,
+            loss_after=trained.loss,
             epsilon=config.epsilon,
             twin=paired,
             margin=config.margin,
         )
-        say = self.context.narrator.say
         rate = "" if pair_lr == 1.0 else f" (rate of the new blocks x {pair_lr:g})"
-        say(f"  trial {name}: {'accept' if decision.accepted else 'reject'}{rate}")
+        self.say(f"  trial {name}: {'accept' if decision.accepted else 'reject'}{rate}")
         for line in decision.lines():
-            say(f"    {line}")
-        return Trial(name, request, pair_lr, attempt, arm, grow, check, decision)
+            self.say(f"    {line}")
+        return Trial(name, request, pair_lr, attempt, trained, grow, check, decision)
 
-    def _adopt(self, trials: Sequence[Trial], kept: Trial | None, twin: Arm) -> None:
-        """Let one arm become the run. The checkpoint comes last: without it, nothing was decided."""
-        winner = twin if kept is None else kept.arm
-        losers = [arm for arm in (twin, *(trial.arm for trial in trials)) if arm is not winner]
+    def _go_on_with(self, winner: TrialRun, trials: Sequence[Trial], twin: TrialRun | None) -> None:
+        """Let one of the runs become the run. The checkpoint comes last: without it, nothing was decided."""
         checkpoint = read_checkpoint(winner.run.checkpoint_path(self.end))
         ledger = checkpoint.state.ledger
-        for arm in losers:
-            ledger = ledger.charged(arm.cost)
+        for other in (twin, *(trial.trained for trial in trials)):
+            if other is not None and other is not winner:
+                ledger = ledger.charged(other.cost)
         state = checkpoint.state.model_copy(update={"ledger": ledger, "validation": winner.figures})
         lines = [line for line in read_jsonl(winner.run.metrics_path) if line["step"] > self.parent.step]
         append_jsonl(self.run.metrics_path, lines)
-        append_jsonl(self.run.growth_path, self._events(trials, kept, twin))
+        append_events(self.run.growth_path, self._events(winner, trials, twin))
         write_checkpoint(self.run.checkpoint_path(self.end), replace(checkpoint, state=state))
         self.run.prune(self.context.recipe.train.keep)
-        shutil.rmtree(self.arms.folder, ignore_errors=True)
+        shutil.rmtree(self.runs.folder, ignore_errors=True)
 
-    def _events(self, trials: Sequence[Trial], kept: Trial | None, twin: Arm) -> list[Event]:
-        """Three lines for each trial and one for the twin; or one that says that nothing fitted."""
-        when = {"step": self.parent.step, "until": self.end, "growth": self.index + 1}
+    def _events(self, winner: TrialRun, trials: Sequence[Trial], twin: TrialRun | None) -> Iterator[Event]:
+        """Three for each trial and one for the twin; or one that says that nothing fitted."""
+        when: dict[str, Any] = {"step": self.parent.step, "until": self.end, "growth": self.index + 1}
         if not trials:
-            reason = f"it does not fit the model as it stands: {'; '.join(dict.fromkeys(self._misfits))}"
-            return [{"event": "skip", **when, "reason": reason}]
-        events: list[Event] = []
+            yield self._skip(until=self.end)
+            return
         for trial in trials:
-            mark = when | {"trial": trial.name, "decision": "accept" if trial is kept else "reject"}
-            decision = {
-                "ids": trial.grow["ids"],
-                "attempt": trial.attempt,
-                "pair_lr": trial.pair_lr,
-                "retry": any(o.request == trial.request and o.attempt == trial.attempt + 1 for o in trials),
-                "passed": trial.decision.accepted,
+            mark = when | {"trial": trial.name, "decision": "accept" if trial.trained is winner else "reject"}
+            yield trial.grow.model_copy(update=mark)
+            yield trial.check.model_copy(update=mark)
+            yield DecisionEvent(
+                **mark,
+                ids=trial.grow.ids,
+                attempt=trial.attempt,
+                pair_lr=trial.pair_lr,
+                retry=any(o.request == trial.request and o.attempt == trial.attempt + 1 for o in trials),
+                passed=trial.decision.accepted,
                 **trial.decision.document(),
-                **_spent(trial.arm.cost),
-            }
-            events += [trial.grow | mark, trial.check | mark, {"event": "decision"} | mark | decision]
-        loss = None if twin.figures is None else twin.figures.loss
-        return [*events, {"event": "twin", **when, "kept": kept is None, "loss": loss, **_spent(twin.cost)}]
+                **cost_keys(trial.trained.cost),
+            )
+        if twin is not None:
+            yield TwinEvent(**when, kept=twin is winner, loss=twin.loss, **cost_keys(twin.cost))
 
-
-def _spent(cost: Cost) -> Event:
-    return {"cost": {"tokens": cost.tokens, "flops": cost.flops}, "timing": {"seconds": cost.seconds}}
+    def _skip(self, *, until: int) -> SkipEvent:
+        reason = f"it does not fit the model as it stands: {'; '.join(dict.fromkeys(self.misfits))}"
+        return SkipEvent(step=self.parent.step, until=until, growth=self.index + 1, reason=reason)
 
 
 def _best(trials: Sequence[Trial]) -> Trial | None:

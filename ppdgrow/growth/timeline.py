@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from ppdgrow.checkpoint.events import Event
+from ppdgrow.checkpoint.events import DecisionEvent, Event, GrowEvent, SkipEvent, insertions
 from ppdgrow.config.state import Cost, Ledger
 from ppdgrow.console import format_flops, format_seconds
 
@@ -33,10 +33,9 @@ def depth_spans(events: Sequence[Event], *, layers: int, first: int, step: int) 
         step: where the run stands.
     """
     found = []
-    for event in events:
-        if event.get("event") == "grow" and event.get("decision") == "accept":
-            found.append(DepthSpan(first, event["step"], layers))
-            first, layers = event["step"], event["layers_after"]
+    for event in insertions(events):
+        found.append(DepthSpan(first, event.step, layers))
+        first, layers = event.step, event.layers_after or layers
     return [*found, DepthSpan(first, step, layers)]
 
 
@@ -46,11 +45,8 @@ def timeline(
     """The staircase as lines of ASCII: `=` is the depth of the run, `x` a depth that was tried and rejected."""
     columns = max(NARROWEST, min(WIDEST, columns))
     stairs = depth_spans(events, layers=layers, first=first, step=step)
-    rejected = [
-        (event["step"], event["layers_after"])
-        for event in events
-        if event.get("event") == "grow" and event.get("decision") == "reject"
-    ]
+    growths = [event for event in events if isinstance(event, GrowEvent) and event.layers_after is not None]
+    rejected = [(event.step, event.layers_after or 0) for event in growths if not event.is_kept]
     depths = sorted({span.layers for span in stairs} | {depth for _, depth in rejected}, reverse=True)
     width = max(1, last - first)
 
@@ -76,37 +72,35 @@ def timeline(
 def decision_lines(events: Sequence[Event]) -> list[str]:
     """One line for each trial: where, what, the figure that decided, and what came of it."""
     lines = []
-    depths = {event["trial"]: event for event in events if event.get("event") == "grow" and "trial" in event}
+    growths = {event.trial: event for event in events if isinstance(event, GrowEvent)}
     for event in events:
-        if event.get("event") == "decision":
-            grow = depths[event["trial"]]
-            rate = "" if event["pair_lr"] == 1.0 else f", rate x {event['pair_lr']:g}"
+        if isinstance(event, DecisionEvent):
+            grow = growths[event.trial]
+            rate = "" if event.pair_lr == 1.0 else f", rate x {event.pair_lr:g}"
             lines.append(
-                f"step {event['step']:>6}   {grow['layers_before']} -> {grow['layers_after']}   "
-                f"{event['decision']}   {_figure(event)}   {_what(grow)}{rate}"
+                f"step {event.step:>6}   {grow.depths}   {event.decision}   {_figure(event)}   {_what(grow)}{rate}"
             )
-        elif event.get("event") == "skip":
-            lines.append(f"step {event['step']:>6}  growth {event['growth']} was not tried: {event['reason']}")
+        elif isinstance(event, SkipEvent):
+            lines.append(f"step {event.step:>6}  growth {event.growth} was not tried: {event.reason}")
     return lines
 
 
-def _what(grow: Event) -> str:
+def _what(grow: GrowEvent) -> str:
     """What was tried, with those of its settings that are not the default."""
-    what = grow["method"] if grow["method"] != "pair" else "/".join(dict.fromkeys(grow["kinds"]))
-    settings = [f"{key} {grow[key]}" for key, usual in USUAL.items() if grow[key] != usual]
-    return ", ".join([what, *settings])
+    what = grow.method if grow.method != "pair" else "/".join(dict.fromkeys(grow.kinds))
+    settings = [f"{key} {getattr(grow, key)}" for key, usual in USUAL.items() if getattr(grow, key) != usual]
+    return ", ".join([str(what), *settings])
 
 
-def _figure(event: Event) -> str:
-    if event["loss_after"] is None:
+def _figure(event: DecisionEvent) -> str:
+    """The figures of a decision, that of the rule that decided first."""
+    if event.loss_after is None or event.loss_before is None:
         return "diverged"
-    change = f"vs parent {_signed(event['loss_after'] - event['loss_before'])}"
-    twin = event["twin"]
-    if twin is None:
-        return change
-    ends = f"{_signed(twin['low'])}, {_signed(twin['high'])}"
-    against_twin = f"vs twin {_signed(twin['difference'])} [{ends}]"
-    return f"{against_twin}   {change}" if event["rule"] == "twin" else f"{change}   {against_twin}"
+    figures = {"parent": f"vs parent {_signed(event.loss_after - event.loss_before)}"}
+    if event.twin is not None:
+        ends = f"{_signed(event.twin.low)}, {_signed(event.twin.high)}"
+        figures["twin"] = f"vs twin {_signed(event.twin.difference)} [{ends}]"
+    return "   ".join(figures[rule] for rule in sorted(figures, key=lambda rule: rule != event.rule))
 
 
 def _signed(value: float) -> str:

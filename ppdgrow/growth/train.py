@@ -2,31 +2,29 @@
 
 from __future__ import annotations
 
-import json
 import shutil
 from typing import Any
 
 from ppdgrow.atomic import write_file
-from ppdgrow.checkpoint import append_jsonl, read_config, read_jsonl, read_state
+from ppdgrow.checkpoint import append_jsonl, read_config, read_state
+from ppdgrow.checkpoint.events import DivergedEvent, TrainEvent, append_events, read_events, write_events
 from ppdgrow.config.load import dump, recipe_hash
-from ppdgrow.config.state import Ledger
+from ppdgrow.config.requests import TrainRequest
 from ppdgrow.console import Narrator, format_count, format_flops, format_seconds
 from ppdgrow.engine.device import describe_environment, resolve_device, set_deterministic
 from ppdgrow.engine.signals import stop_flag
 from ppdgrow.errors import DivergedError, InvalidInputError
 from ppdgrow.growth.progressive import ProgressiveRun
-from ppdgrow.growth.rules import CAUTION
 from ppdgrow.growth.timeline import ledger_line
 from ppdgrow.provenance import provenance
+from ppdgrow.training.acceptance import CAUTION, RULES
 from ppdgrow.training.context import RunContext
 from ppdgrow.training.model_card import model_card
 from ppdgrow.training.output_folder import is_occupied
-from ppdgrow.training.preparation import Job, Prepared, TrainRequest, check_length, plan_run, prepare
+from ppdgrow.training.preparation import Job, Prepared, check_length, plan_run, prepare
 from ppdgrow.training.recipe import LENGTH, RENEWED
 from ppdgrow.training.recorder import train_document
 from ppdgrow.training.start import Start, resume, warn_of_lost_lines
-
-__all__ = ["TrainRequest", "train"]
 
 
 def train(request: TrainRequest, narrator: Narrator) -> dict[str, Any]:
@@ -70,7 +68,12 @@ def train(request: TrainRequest, narrator: Narrator) -> dict[str, Any]:
         if not is_occupied(job.run):
             _create_folder(job, prepared.start)
         with job.run.lock():
-            return _train(job, context, prepared)
+            if job.recorded is not None:
+                _renew_record(job, narrator)
+            _train_to_the_end(job, context, prepared)
+            _write_card(job)
+            _print_result(job, narrator)
+            return train_document(job.run, job.run.checkpoint_path(job.last))
 
 
 def _tidy(job: Job) -> None:
@@ -85,85 +88,82 @@ def _tidy(job: Job) -> None:
 
 def _create_folder(job: Job, start: Start) -> None:
     """The run folder with its recipe and its ancestors' record, at once or not at all."""
-    event = {
-        "event": "train",
-        "step": start.step,
-        "steps": job.recipe.train.steps,
-        "parent": None if job.parent is None else job.parent.folder.as_posix(),
-        "parent_sha256": None if job.parent is None else job.parent.digest,
-        "recipe": recipe_hash(job.recipe),
-        "seed": job.recipe.train.seed,
-        "provenance": provenance(),
-    }
+    parent = job.parent
+    event = TrainEvent(
+        step=start.step,
+        steps=job.recipe.train.steps,
+        parent=None if parent is None else parent.folder.as_posix(),
+        parent_sha256=None if parent is None else parent.digest,
+        recipe=recipe_hash(job.recipe),
+        seed=job.recipe.train.seed,
+        provenance=provenance(),
+    )
     with job.run.create() as fresh:
         write_file(fresh.recipe_path, dump(job.resolved))
-        append_jsonl(fresh.metrics_path, [] if job.parent is None else job.parent.metrics())
-        append_jsonl(fresh.growth_path, [*([] if job.parent is None else job.parent.lineage()), event])
+        append_jsonl(fresh.metrics_path, [] if parent is None else parent.metrics())
+        append_events(fresh.growth_path, [*([] if parent is None else parent.lineage()), event])
 
 
-def _train(job: Job, context: RunContext, prepared: Prepared) -> dict[str, Any]:
-    fresh = prepared.start
-    if job.recorded is not None:
-        changes = check_length(job)  # again: until the lock was taken another process may have trained on
-        if changes:
-            context.narrator.say(f"the run goes on with another length ({'; '.join(changes)}), the same up to here")
-        _update_record(job, renewed=bool(changes))
-    start = resume(context, job.run, fresh)
-    progressive = ProgressiveRun(context, job.run, prepared.growth_schedule, fresh.architecture.num_layers)
-    try:
-        ledger = progressive.finish(start, prepared.model if start is fresh else None)
-    except DivergedError as error:
-        if error.step is not None:
-            append_jsonl(job.run.growth_path, [{"event": "diverged", "step": error.step, "until": error.step + 1}])
-        raise
-    return _finish(job, progressive, ledger)
-
-
-def _update_record(job: Job, *, renewed: bool) -> None:
+def _renew_record(job: Job, narrator: Narrator) -> None:
     """Length, place of the data, microbatches and number of checkpoints may be new; the rest of the record stays."""
-    events = read_jsonl(job.run.growth_path)
-    number = max(number for number, event in enumerate(events) if event.get("event") == "train")
-    steps = job.recipe.train.steps
-    if renewed or events[number].get("steps") != steps:  # a kill may come between this file and the next
-        events[number] |= {"steps": steps, "recipe": recipe_hash(job.recipe)}
-        write_file(job.run.growth_path, "".join(json.dumps(event) + "\n" for event in events))
+    changes = check_length(job)  # again: until the lock was taken another process may have trained on
+    if changes:
+        narrator.say(f"the run goes on with another length ({'; '.join(changes)}), the same up to here")
+    events = read_events(job.run.growth_path)
+    number = max(number for number, event in enumerate(events) if isinstance(event, TrainEvent))
+    length = {"steps": job.recipe.train.steps, "recipe": recipe_hash(job.recipe)}
+    # A kill may come between this file and the next.
+    if changes or getattr(events[number], "steps", None) != job.recipe.train.steps:
+        events[number] = events[number].model_copy(update=length)
+        write_events(job.run.growth_path, events)
     path = job.run.recipe_path
     leaves = tuple(f"  {key.partition('.')[2]}: " for key in (*RENEWED, *LENGTH))
-    new = {line.partition(":")[0]: line for line in dump(job.resolved).splitlines() if line.startswith(leaves)}
+    renewed = {line.partition(":")[0]: line for line in dump(job.resolved).splitlines() if line.startswith(leaves)}
     lines = path.read_text(encoding="utf-8").splitlines()
     changed = []
     for line in lines:
-        other = new.get(line.partition(":")[0], line)
-        changed.append(line if _value(other) == _value(line) else other)
+        other = renewed.get(line.partition(":")[0], line)
+        changed.append(line if _without_comment(other) == _without_comment(line) else other)
     if changed != lines:
         write_file(path, "\n".join(changed) + "\n")
 
 
-def _value(line: str) -> str:
+def _without_comment(line: str) -> str:
     return line.partition("  #")[0].rstrip()
 
 
-def _finish(job: Job, progressive: ProgressiveRun, ledger: Ledger) -> dict[str, Any]:
-    run, say = job.run, progressive.context.narrator.say
-    folder = run.checkpoint_path(job.last)
-    state = read_state(folder)
-    _write_card(job)
-    if progressive.growth_schedule.entries:
-        for line in (*progressive.picture(job.last), ledger_line(state.ledger), CAUTION):
-            say(line)
-    figures = state.validation
+def _train_to_the_end(job: Job, context: RunContext, prepared: Prepared) -> None:
+    """From the newest checkpoint of the folder, or from the start, with the growths of the schedule."""
+    start = resume(context, job.run, prepared.start)
+    model = prepared.model if start is prepared.start else None
+    run = ProgressiveRun(context, job.run, prepared.growth_schedule, prepared.start.architecture.num_layers)
+    try:
+        run.finish(start, model)
+    except DivergedError as error:
+        if error.step is not None:
+            append_events(job.run.growth_path, [DivergedEvent(step=error.step, until=error.step + 1)])
+        raise
+    if job.recipe.growth:
+        for line in (*run.timeline(job.last), ledger_line(read_state(job.run.checkpoint_path(job.last)).ledger)):
+            context.narrator.say(line)
+        if any(RULES[entry.trial.rule].trains_twin for entry in job.recipe.growth):
+            context.narrator.say(CAUTION)
+
+
+def _print_result(job: Job, narrator: Narrator) -> None:
+    state = read_state(job.run.checkpoint_path(job.last))
+    figures, ledger = state.validation, state.ledger
     if figures is not None:
         extra = f" (perplexity {figures.perplexity:.1f})" if figures.perplexity is not None else ""
-        say(
+        narrator.say(
             f"step {job.last}  val loss {figures.loss:.4f}{extra}, accuracy {figures.accuracy:.4f}  "
             f"{format_count(ledger.tokens)} tokens  {format_flops(ledger.flops)}  {format_seconds(ledger.seconds)}"
         )
     if state.lr_factor == 1.0:
-        say("the learning rate is at its peak: go on from here, or decay it before comparing")
-    return train_document(run, folder)
+        narrator.say("the learning rate is at its peak: go on from here, or decay it before comparing")
 
 
 def _write_card(job: Job) -> None:
     run, folder = job.run, job.run.checkpoint_path(job.last)
-    lineage, recipe = read_jsonl(run.growth_path), run.recipe_path.read_text(encoding="utf-8")
+    lineage, recipe = read_events(run.growth_path), run.recipe_path.read_text(encoding="utf-8")
     write_file(run.card_path, model_card(run.path.name, read_config(folder), read_state(folder), lineage, recipe))

@@ -1,4 +1,4 @@
-"""The arms of a round: the ungrown twin and each growth that is tried, trained on the same batches in folders of
+"""The runs of a trial: the ungrown twin and each growth that is tried, trained on the same batches in folders of
 their own, so that a killed run goes on in the midst of them.
 """
 
@@ -11,17 +11,14 @@ from dataclasses import dataclass
 
 from ppdgrow.atomic import new_folder, sweep_leftovers
 from ppdgrow.checkpoint import RunFolder, append_jsonl, read_jsonl, read_state
-from ppdgrow.checkpoint.events import Event
-from ppdgrow.config.state import Cost, Validation
+from ppdgrow.checkpoint.events import CheckEvent, GrowEvent, TwinEvent, append_events, read_events
+from ppdgrow.config.state import Cost, Ledger, Validation
 from ppdgrow.engine.evaluate import Evaluation
 from ppdgrow.engine.signals import StoppedError
 from ppdgrow.errors import DivergedError, InterruptedRunError, InvalidInputError
 from ppdgrow.growth.expansion import (
     Expansion,
     Measured,
-    check_event,
-    describe_check,
-    describe_depth,
     describe_expansion,
     expand,
     measure,
@@ -34,22 +31,28 @@ from ppdgrow.training.trainer import Trainer
 
 
 @dataclass(frozen=True)
-class Arm:
-    """One way on from the parent, trained for the trial's budget. `evaluation` is None if it diverged."""
+class TrialRun:
+    """One way on from the parent, trained for the trial's budget; if it diverged, the `error` and no figures."""
 
     run: RunFolder
     cost: Cost
-    evaluation: Evaluation | None
-    figures: Validation | None
+    evaluation: Evaluation | None = None
+    figures: Validation | None = None
+    error: DivergedError | None = None
+
+    @property
+    def loss(self) -> float | None:
+        """Validation loss at its end."""
+        return None if self.figures is None else self.figures.loss
 
 
-class Arms:
-    """Makes the arms of one round.
+class TrialRuns:
+    """Makes the runs of one trial.
 
     Args:
         context: of the run.
-        parent: the run's checkpoint at the step of the round.
-        end: the last step of the trials.
+        parent: the run's checkpoint at the step of the growth.
+        end: the last step of the trial.
         header: shown above the progress bar.
     """
 
@@ -61,21 +64,23 @@ class Arms:
             if not self._is_whole(RunFolder(folder)):
                 shutil.rmtree(folder, ignore_errors=True)
 
-    def _is_whole(self, arm: RunFolder) -> bool:
-        """Whether an arm is one of this parent (a run may have had to go back further) and its logs are complete."""
+    def _is_whole(self, run: RunFolder) -> bool:
+        """Whether it is of this parent (the run may have had to go back further) and its logs are complete."""
         try:
-            events = read_jsonl(arm.growth_path)
-            steps = [line.get("step") for line in read_jsonl(arm.metrics_path)]
+            events = read_events(run.growth_path)
+            steps = {line.get("step") for line in read_jsonl(run.metrics_path)}
         except InvalidInputError:
             return False
-        last = [event.get("event") for event in events[-2:]]
-        own = events[-1:] if last[-1:] == ["twin"] else events[-2:-1] if last == ["grow", "check"] else []
-        newest = arm.newest_valid()
+        newest = run.newest_valid()
         reached = self.parent.step if newest is None else read_state(newest).step
-        logged = set(range(self.parent.step + 1, reached + 1)) <= set(steps)
-        return bool(own) and own[0].get("parent_sha256") == self.parent.digest and logged
+        match events[-2:]:
+            case [*_, TwinEvent() as made] | [GrowEvent() as made, CheckEvent()]:
+                return made.parent_sha256 == self.parent.digest and steps.issuperset(
+                    range(self.parent.step + 1, reached + 1)
+                )
+        return False
 
-    def twin(self, pair_lr: float) -> Arm:
+    def train_twin(self, pair_lr: float) -> TrialRun:
         """The ungrown model, trained on.
 
         Raises:
@@ -83,16 +88,16 @@ class Arms:
         """
         run = RunFolder(self.folder / "twin")
         if not run.growth_path.is_file():
-            event = {"event": "twin", "step": self.parent.step, "parent_sha256": self.parent.digest}
             self.parent.run.check_present()
             with new_folder(run.path) as folder:
                 append_jsonl(RunFolder(folder).metrics_path, self.parent.metrics())
-                append_jsonl(RunFolder(folder).growth_path, [event])
+                event = TwinEvent(step=self.parent.step, parent_sha256=self.parent.digest)
+                append_events(RunFolder(folder).growth_path, [event])
         with self._interruptible():
             return self._train(run, pair_lr, "twin")
 
-    def grown(self, name: str, request: GrowthRequest, pair_lr: float) -> tuple[Arm, Event, Event]:
-        """A growth of the parent, trained on, with its `grow` and `check` events. `name` is such as `1.2`.
+    def train_grown(self, name: str, request: GrowthRequest, pair_lr: float) -> tuple[TrialRun, GrowEvent, CheckEvent]:
+        """A growth of the parent, trained on, with the events of it. `name` is such as `1.2`.
 
         Raises:
             ConfigError: the growth does not fit the model.
@@ -101,42 +106,44 @@ class Arms:
         run = RunFolder(self.folder / f"trial-{name}")
         label, say = f"trial {name}", self.context.narrator.say
         expansion = expand(self.parent, request)
-        say(f"  {label}: {describe_depth(expansion.event)}: {describe_expansion(self.parent, expansion.event)}")
+        say(f"  {label}: {expansion.event.depths} layers: {describe_expansion(self.parent, expansion.event)}")
         for note in expansion.notes:
             say(f"    {note}")
         with self._interruptible():
             try:
                 self._write(run, expansion)
-                grow, check = read_jsonl(run.growth_path)[-2:]
-                say(f"  {label}: {describe_check(check)}")
+                grow, check = _recorded(run)
+                say(f"  {label}: {check.outcome}")
                 return self._train(run, pair_lr, label), grow, check
             except DivergedError as error:
                 say(f"  {label}: {error}")
-                return self._diverged(run, expansion)
+                return self._diverged(run, expansion, error)
 
     def _write(self, run: RunFolder, expansion: Expansion) -> None:
-        """The grown arm's folder, measured, if it is not there yet."""
+        """The folder of the grown model, measured, if it is not there yet."""
         if run.growth_path.is_file():
             return
         context = self.context
         measured = measure(self.parent, expansion, context.setting, context.evaluation, stop=context.stop)
-        event = expansion.event | {"evaluated": True} | measured.document()
         self.parent.run.check_present()
-        write_expansion(self.parent, expansion, run, event, measured)
+        write_expansion(self.parent, expansion, run, measured)
 
-    def _diverged(self, run: RunFolder, expansion: Expansion) -> tuple[Arm, Event, Event]:
-        """An arm whose loss is not finite: while it was trained, or as soon as it was grown."""
-        arm = Arm(run, self._cost(run), None, None)
-        if run.growth_path.is_file():
-            grow, check = read_jsonl(run.growth_path)[-2:]
-            return arm, grow, check
+    def _diverged(
+        self, run: RunFolder, expansion: Expansion, error: DivergedError
+    ) -> tuple[TrialRun, GrowEvent, CheckEvent]:
+        """Its loss is not finite: while it was trained, or as soon as it was grown."""
         context = self.context
+        if run.growth_path.is_file():
+            newest = run.newest_valid()
+            cost = Cost() if newest is None else self._cost(read_state(newest).ledger)
+            return TrialRun(run, cost, error=error), *_recorded(run)
         before = context.setting.evaluate_checkpoint(self.parent.checkpoint, context.evaluation, stop=context.stop)
         measured = Measured(context.setting.figures(before), None, False)
-        event = expansion.event | {"evaluated": True} | measured.document()
-        return arm, event, check_event(event, measured)
+        grow, check = expansion.measured(measured)
+        assert isinstance(grow, GrowEvent)
+        return TrialRun(run, Cost(), error=error), grow, check
 
-    def _train(self, run: RunFolder, pair_lr: float, label: str) -> Arm:
+    def _train(self, run: RunFolder, pair_lr: float, label: str) -> TrialRun:
         context, parent = self.context, self.parent
         trainer = Trainer(
             context,
@@ -150,13 +157,10 @@ class Arms:
         trainer.to(self.end)
         trainer.save()
         evaluation = context.setting.evaluate(trainer.engine.model, context.evaluation, stop=context.stop)
-        cost = trainer.engine.ledger.since(parent.checkpoint.state.ledger)
-        return Arm(run, cost, evaluation, context.setting.figures(evaluation))
+        return TrialRun(run, self._cost(trainer.engine.ledger), evaluation, context.setting.figures(evaluation))
 
-    def _cost(self, run: RunFolder) -> Cost:
-        """What an arm that diverged had cost by its last checkpoint, beyond its parent."""
-        newest = run.newest_valid()
-        return Cost() if newest is None else read_state(newest).ledger.since(self.parent.checkpoint.state.ledger)
+    def _cost(self, ledger: Ledger) -> Cost:
+        return ledger.since(self.parent.checkpoint.state.ledger)
 
     @contextmanager
     def _interruptible(self) -> Iterator[None]:
@@ -167,3 +171,11 @@ class Arms:
                 f"interrupted in a trial from step {self.parent.step}: the same command goes on with it",
                 self.context.stop.signal_number or 2,
             ) from None
+
+
+def _recorded(run: RunFolder) -> tuple[GrowEvent, CheckEvent]:
+    """What a grown model's folder says of its growth, on its last lines."""
+    grow, check = read_events(run.growth_path)[-2:]
+    assert isinstance(grow, GrowEvent)
+    assert isinstance(check, CheckEvent)
+    return grow, check

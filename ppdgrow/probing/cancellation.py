@@ -14,9 +14,8 @@ from torch import Tensor, nn
 
 from ppdgrow.engine.device import autocast
 from ppdgrow.nn.branches import OUTPUT_PROJECTION
-from ppdgrow.nn.coupling import Coupling
+from ppdgrow.nn.coupling import Coupling, Halves, split
 from ppdgrow.nn.model import AnyPair, Block, State, apply_block
-from ppdgrow.nn.stream import Halves, split
 
 # Names as they stand in reports. `bf16_autocast` leaves weights and stream in fp32, as training does.
 DTYPES: dict[str, torch.dtype] = {

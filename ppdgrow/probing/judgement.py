@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from typing import Any
 
 from ppdgrow.checkpoint.events import Event, insertions
 from ppdgrow.probing.report import IDLE_ACTIVITY, BlockReport, PairReport
@@ -11,11 +10,7 @@ from ppdgrow.probing.report import IDLE_ACTIVITY, BlockReport, PairReport
 
 def recorded_theta(events: Iterable[Event]) -> dict[str, str]:
     """sha256 of theta_0 by pair id, as the growths that a model kept recorded it."""
-    recorded: dict[str, Any] = {}
-    for event in insertions(events):
-        digests = event.get("theta_sha256")
-        recorded |= digests if isinstance(digests, dict) else {}
-    return {pair: digest for pair, digest in recorded.items() if isinstance(digest, str)}
+    return {pair: digest for event in insertions(events) for pair, digest in event.theta_sha256.items()}
 
 
 def failures(pairs: Sequence[PairReport], blocks: Sequence[BlockReport]) -> tuple[str, ...]:

@@ -7,9 +7,11 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
+from itertools import cycle
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from ppdgrow.config.kinds import KINDS
 from ppdgrow.console.picture import (
     INK,
     SUFFIXES,
@@ -24,16 +26,11 @@ from ppdgrow.probing.report import IDLE_ACTIVITY, BlockReport
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
-# Colour and marker by kind of block: Okabe & Ito 2008, from dark to light, and an open circle for ordinary layers.
-STYLES: dict[str, tuple[str, str]] = {
-    "layer": ("none", "o"),
-    "ffn pair": ("#0072B2", "s"),
-    "attention pair": ("#D55E00", "^"),
-    "recurrent pair": ("#009E73", "D"),
-    "convolution pair": ("#CC79A7", "v"),
-    "depthwise pair": ("#E69F00", "P"),
-    "orthogonal pair": ("#000000", "X"),
-    "linear pair": ("#F0E442", "*"),
+# Colour (Okabe & Ito 2008) and marker by kind of block, in the order of the kinds; an open circle for ordinary layers.
+COLOURS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#000000", "#F0E442", "#56B4E9", "#999999")
+MARKERS = ("s", "^", "D", "v", "P", "X", "*", "p", "h", "<", ">")
+STYLES = {"layer": ("none", "o")} | {
+    f"{kind} pair": style for kind, style in zip(KINDS, zip(cycle(COLOURS), cycle(MARKERS), strict=False), strict=False)
 }
 MAX_LABELS = 40
 WIDE_RANGE = 30.0

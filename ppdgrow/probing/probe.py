@@ -4,17 +4,16 @@ from __future__ import annotations
 
 import copy
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
-from pathlib import Path
+from dataclasses import replace
 
 import torch
 
-from ppdgrow.accounting import block_parameters, half_steps_by_block
 from ppdgrow.config.architecture import BlockSpec
+from ppdgrow.config.requests import ProbeRequest
 from ppdgrow.console import Narrator
 from ppdgrow.engine.device import autocast
 from ppdgrow.engine.evaluate import BatchLike, mean_loss
-from ppdgrow.errors import ConfigError
+from ppdgrow.nn.cost import block_parameters, half_steps_by_block
 from ppdgrow.nn.coupling import Coupling, Pair
 from ppdgrow.nn.linear import LinearPair
 from ppdgrow.nn.model import AnyPair, Model, State, build_model
@@ -50,21 +49,6 @@ from ppdgrow.surgery.apply import theta_digest
 from ppdgrow.training.context import Setting, checkpoint_setting, load_parent, warn_of_changes
 
 
-@dataclass(frozen=True)
-class ProbeRequest:
-    """What a user asks of `probe`."""
-
-    checkpoint: Path
-    dtypes: tuple[str, ...] = tuple(DTYPES)
-    device: str = "auto"
-    precision: str | None = None
-    data_dir: Path | None = None
-    plot: Path | None = None
-    sample: str | None = None
-    tokens: int | None = None
-    seed: int | None = None
-
-
 def probe(request: ProbeRequest, narrator: Narrator) -> ProbeReport:
     """Probe a checkpoint, and draw what it found if that is asked for.
 
@@ -73,16 +57,8 @@ def probe(request: ProbeRequest, narrator: Narrator) -> ProbeReport:
         InvalidInputError: the checkpoint or its data is not there or not whole.
         StorageError: the picture cannot be written.
     """
-    for name in request.dtypes:
-        if name not in DTYPES:
-            raise ConfigError(f"unknown dtype {name!r}: expected one of {', '.join(DTYPES)}")
     if request.plot is not None:
         check_plot(request.plot)
-    if request.sample is None and (request.tokens is not None or request.seed is not None):
-        raise ConfigError("--tokens and --seed are those of a --sample: give one, or leave them out")
-    for flag, value, least in (("--tokens", request.tokens, 1), ("--seed", request.seed, 0)):
-        if value is not None and (type(value) is not int or not least <= value < 2**63):
-            raise ConfigError(f"{flag} is {value!r}, expected a whole number of at least {least}")
     parent = load_parent(request.checkpoint, optimizer=False)
     setting = checkpoint_setting(parent, device=request.device, precision=request.precision, data_dir=request.data_dir)
     checkpoint = parent.checkpoint

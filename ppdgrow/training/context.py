@@ -19,9 +19,9 @@ from ppdgrow.checkpoint import (
     read_checkpoint,
     read_located,
 )
-from ppdgrow.checkpoint.events import lineage_up_to, used_ids
+from ppdgrow.checkpoint.events import Event, lineage_up_to, used_ids
 from ppdgrow.config.architecture import InputSpec
-from ppdgrow.config.kinds import Task
+from ppdgrow.config.kinds import FAMILIES, Task
 from ppdgrow.config.load import Layer, Resolved, read_run_recipe, resolve
 from ppdgrow.config.schema import DataConfig, ModelConfig, Recipe
 from ppdgrow.config.state import Environment, TrainerState, Validation
@@ -32,7 +32,7 @@ from ppdgrow.engine.evaluate import BatchLike, Evaluation, evaluate
 from ppdgrow.engine.signals import StopFlag
 from ppdgrow.errors import ConfigError, InvalidInputError
 from ppdgrow.nn.model import build_model
-from ppdgrow.optim.adamw import STATE_KEYS
+from ppdgrow.optim.optimizer import check_moments
 from ppdgrow.optim.schedule import Schedule
 
 SHORT_NAMES = {torch.bfloat16: "bf16", torch.float16: "fp16", torch.float64: "fp64"}
@@ -56,7 +56,7 @@ class Parent:
         """Optimizer steps that the checkpoint has behind it."""
         return self.checkpoint.state.step
 
-    def lineage(self) -> list[dict[str, Any]]:
+    def lineage(self) -> list[Event]:
         """The events of `growth.jsonl` that the checkpoint has behind it."""
         return lineage_up_to(self.run.growth_path, self.step)
 
@@ -89,12 +89,10 @@ def _load(optimizer: bool, run: RunFolder, folder: Path, skipped: tuple[str, ...
     except ConfigError as error:
         raise InvalidInputError(f"{str(run.recipe_path)!r} is not a valid recipe: {error}") from None
     checkpoint = read_checkpoint(folder, optimizer=optimizer)
-    for name, state in checkpoint.moments.items():
-        if missing := set(STATE_KEYS) - state.keys():
-            raise InvalidInputError(
-                f"{str(folder)!r}: incomplete optimizer state of {name!r}, it has no {min(missing)}; use an older "
-                "checkpoint of the run"
-            )
+    try:
+        check_moments(checkpoint.moments, checkpoint.tensors)
+    except InvalidInputError as error:
+        raise InvalidInputError(f"{str(folder)!r}: {error}") from None
     return Parent(run, folder, checkpoint, recipe, values, manifest_digest(folder), skipped)
 
 
@@ -173,8 +171,8 @@ class RunContext:
 
 
 def input_spec_of(dataset: Dataset, model: ModelConfig) -> InputSpec:
-    """What a model of this recipe reads; an `mlp` reads whole images, so that no patch size matters."""
-    return dataset.input_spec(1 if model.family == "mlp" else model.patch_size)
+    """What a model of this recipe reads; where whole images are embedded, no patch size matters."""
+    return dataset.input_spec(1 if "model.patch_size" in FAMILIES[model.family].ignored else model.patch_size)
 
 
 def task_of(recipe: Recipe) -> Task:

@@ -13,26 +13,28 @@ from typing import Any
 
 import torch
 
-from ppdgrow.accounting import training_flops_per_token
-from ppdgrow.atomic import format_bytes
 from ppdgrow.checkpoint import read_state
 from ppdgrow.config.growth import shorten_entry
 from ppdgrow.config.load import Resolved
+from ppdgrow.config.requests import TrainRequest
 from ppdgrow.config.schema import flatten, recipe_keys
 from ppdgrow.config.yaml12 import format_value
 from ppdgrow.console import Narrator, format_count, format_flops
 from ppdgrow.data import Dataset
 from ppdgrow.engine.device import resolve_device, set_deterministic
 from ppdgrow.errors import StorageError
+from ppdgrow.nn.cost import training_flops_per_token
 from ppdgrow.nn.model import tensor_shapes
 from ppdgrow.optim.schedule import phases, schedule_line
 from ppdgrow.surgery import GrowthRequest, describe_positions
 from ppdgrow.surgery.positions import resolve_positions
+from ppdgrow.training.acceptance import RULES
 from ppdgrow.training.context import refuse_changed_data
 from ppdgrow.training.growth_schedule import PlannedGrowth
-from ppdgrow.training.preparation import Job, Prepared, TrainRequest, measures_precision, plan_run, prepare
+from ppdgrow.training.preparation import Job, Prepared, measures_precision, plan_run, prepare
 from ppdgrow.training.resources import Footprint, footprint, held_tensors, microbatch_size, storage_bytes
 from ppdgrow.training.start import Start, newest_checkpoint
+from ppdgrow.units import format_bytes
 
 LEFT_OUT = "temporary buffers, the allocator's reserve, evaluation"
 
@@ -119,11 +121,12 @@ def _run_flops(preview: Preview) -> int:
 
 
 def _trial_flops(preview: Preview) -> int:
-    """FLOPs beside the run: the ungrown twin of each trial, and the candidates that are not kept."""
-    return preview.before.tokens_per_step * sum(
-        growth.entry.trial.steps * sum(map(training_flops_per_token, (growth.before, *growth.after[1:])))
-        for growth in preview.planned
-    )
+    """FLOPs beside the run: the ungrown twin of each trial whose rule needs one, and candidates that are not kept."""
+    total = 0
+    for growth in preview.planned:
+        twin = [growth.before] if RULES[growth.entry.trial.rule].trains_twin else []
+        total += growth.entry.trial.steps * sum(map(training_flops_per_token, (*twin, *growth.after[1:])))
+    return preview.before.tokens_per_step * total
 
 
 def facts(preview: Preview) -> Iterator[tuple[str, str]]:
@@ -164,14 +167,9 @@ def _growth_line(growth: PlannedGrowth) -> str:
     depths = dict.fromkeys(grown.num_layers for grown in growth.after)
     tried = " | ".join(_in_words(request, len(growth.before.blocks)) for request in growth.requests)
     several = f"{len(growth.requests)} candidates: " if len(growth.requests) > 1 else ""
-    bound = f"epsilon {entry.trial.epsilon:g}" if entry.trial.rule == "parent" else f"margin {entry.trial.margin:g}"
-    reject = "taken out if rejected"
-    if not entry.on_reject.remove:
-        times = f"each at {entry.on_reject.lower_lr:g} times the rate before"
-        reject = f"if rejected, up to {entry.on_reject.retries} more tries, {times}"
     return (
         f"{when}: {growth.before.num_layers} -> {' or '.join(map(str, depths))} layers, {several}{tried}; "
-        f"trial of {entry.trial.steps} steps, rule {entry.trial.rule} ({bound} nats); {reject}"
+        f"{RULES[entry.trial.rule].plan(entry)}"
     )
 
 

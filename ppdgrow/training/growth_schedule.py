@@ -9,6 +9,7 @@ from ppdgrow.config.architecture import Architecture
 from ppdgrow.config.growth import Candidate, GrowthConfig
 from ppdgrow.errors import ConfigError
 from ppdgrow.surgery import GrowthRequest, plan_growth, untie
+from ppdgrow.training.acceptance import RULES
 
 
 @dataclass(frozen=True)
@@ -149,13 +150,14 @@ def planned_growths(growth_schedule: GrowthSchedule, architecture: Architecture)
 
 
 def check_examples(growth_schedule: GrowthSchedule, examples: int) -> None:
-    """Refuse a twin rule that has too few validation examples for an interval.
+    """Refuse a rule that has too few validation examples for its figure.
 
     Raises:
-        ConfigError: fewer than two.
+        ConfigError: fewer than it needs.
     """
-    if examples < 2 and any(entry.trial.rule == "twin" for entry in growth_schedule.entries):
-        raise ConfigError(
-            f"the twin rule needs at least 2 validation examples for its interval, found {examples}: raise "
-            "train.eval_batches"
-        )
+    for rule in (RULES[entry.trial.rule] for entry in growth_schedule.entries):
+        if examples < rule.min_examples:
+            raise ConfigError(
+                f"the {rule.name} rule needs at least {rule.min_examples} validation examples for its interval, found "
+                f"{examples}: raise train.eval_batches"
+            )

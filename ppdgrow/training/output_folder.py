@@ -10,7 +10,8 @@ import unicodedata
 from pathlib import Path
 from typing import Any
 
-from ppdgrow.checkpoint import RunFolder, read_checkpoint, read_jsonl, read_state
+from ppdgrow.checkpoint import RunFolder, read_checkpoint, read_state
+from ppdgrow.checkpoint.events import TrainEvent, by_hand, read_events
 from ppdgrow.config.kinds import DATA_NAMES
 from ppdgrow.config.schema import DataConfig, Recipe, flatten
 from ppdgrow.data import canonical_name, open_dataset
@@ -123,11 +124,9 @@ def recorded_recipe(run: RunFolder, asked: Recipe, parent: Parent | None, resume
         lines = [line for several in differing.values() for line in several]
         more = f" and {len(lines) - 3} more" if len(lines) > 3 else ""
         raise ConfigError(f"{where} holds another run ({'; '.join(lines[:3])}{more}): {WAY_OUT}")
-    events = [event for event in read_jsonl(run.growth_path) if event.get("event") in ("train", "grow", "remove")]
-    changes = [event for event in events if "trial" not in event]
-    digest = None if parent is None else parent.digest
     # The last change of a training run is its start; after a growth that result is not a training run's folder.
-    if not changes or changes[-1]["event"] != "train" or changes[-1].get("parent_sha256") != digest:
+    last = next(reversed(by_hand(read_events(run.growth_path))), None)
+    if not isinstance(last, TrainEvent) or last.parent_sha256 != (None if parent is None else parent.digest):
         raise ConfigError(f"{where} holds a run from another checkpoint: {WAY_OUT}")
     return recorded
 

@@ -12,21 +12,23 @@ from collections.abc import Iterator, Sequence
 from contextlib import nullcontext
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING
 
 import torch
 from torch import Tensor
 
-from ppdgrow.accounting import count_parameters, flops_per_token
 from ppdgrow.checkpoint import RunFolder, read_state
-from ppdgrow.config.load import Layer, Resolved
+from ppdgrow.config.load import Resolved
+from ppdgrow.config.requests import TrainRequest
 from ppdgrow.config.schema import Recipe
 from ppdgrow.console import Narrator, format_count, format_flops
 from ppdgrow.data import open_dataset
 from ppdgrow.engine.device import AUTO_MIN_WIDTH, Precision, choose_precision
 from ppdgrow.engine.evaluate import BatchLike
 from ppdgrow.errors import ConfigError, StorageError
+from ppdgrow.nn.cost import count_parameters, flops_per_token
 from ppdgrow.nn.model import Model, build_model
+from ppdgrow.optim.optimizer import NamedOptimizer
 from ppdgrow.optim.schedule import Schedule, make_schedule, phases
 from ppdgrow.training.context import (
     Parent,
@@ -55,18 +57,6 @@ if TYPE_CHECKING:
     from torch._subclasses.fake_tensor import FakeTensorMode
 
 CPU = torch.device("cpu")
-
-
-@dataclass(frozen=True)
-class TrainRequest:
-    """What a user asks of `train`. `layers` are recipe values in rising precedence."""
-
-    layers: Sequence[Layer] = ()
-    checkpoint: Path | None = None
-    out: Path | None = None
-    device: str = "auto"
-    resume: Literal["auto", "never"] = "auto"
-    deterministic: bool = False
 
 
 @dataclass(frozen=True)
@@ -192,7 +182,7 @@ def prepare(job: Job, device: torch.device, narrator: Narrator, *, fake: FakeTen
     notes = [*unused_keys(job.resolved, dataset), *notes, *_rewarming(job, schedule)]
     with fake or nullcontext():
         model = build_model(start.architecture, start.tensors, device)
-        make_optimizer(model, start, recipe.train)  # may refuse; each trainer makes one of its own
+        notes += _restarting(make_optimizer(model, start, recipe.train))  # each trainer makes one of its own
     dataset.batches("train", batch_size=recipe.train.batch_size, seed=recipe.train.seed, device=data_device)
     measured = measures_precision(job, device)
     narrator.now("measuring the precision" if measured else "preparing the first step")
@@ -233,6 +223,14 @@ def _rewarming(job: Job, schedule: Schedule) -> Iterator[str]:
         yield (
             f"the learning rate of {job.parent.folder.as_posix()} ended at {ended:.2g} of its peak: {rise} again "
             "(--no-decay is for a run that will be continued)"
+        )
+
+
+def _restarting(optimizer: NamedOptimizer) -> Iterator[str]:
+    if optimizer.restarted:
+        yield (
+            f"train.optimizer {optimizer.config.optimizer}: {len(optimizer.restarted)} of {len(optimizer.parameters)} "
+            "parameters start with fresh optimizer state, as another optimizer kept that of the checkpoint"
         )
 
 

@@ -61,12 +61,7 @@ def _left_to_the_data(recipe: Recipe) -> dict[str, Any]:
 def unused_keys(resolved: Resolved, dataset: Dataset) -> list[str]:
     """What somebody gave and that does nothing in this family or with this data, each in words."""
     family, data = resolved.recipe.model.family, resolved.recipe.data
-    unused = {
-        "transformer": ("model.mixer",),
-        "mlp": ("model.mixer", "model.patch_size", "model.heads", "model.kernel_size", "model.tie_embeddings"),
-        "sequence": ("model.patch_size",),
-    }
-    notes = {key: f"{key} does nothing in the family {family}" for key in unused[family]}
+    notes = {key: f"{key} does nothing in the family {family}" for key in FAMILIES[family].ignored}
     for key in data.model_dump():
         if key not in ("name", "directory", *dataset.keys):
             notes[f"data.{key}"] = f"data.{key} does nothing with data {data.name}, task {dataset.task}"

@@ -7,7 +7,6 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from ppdgrow.accounting import count_parameters
 from ppdgrow.checkpoint import (
     Checkpoint,
     RunFolder,
@@ -18,10 +17,11 @@ from ppdgrow.checkpoint import (
     read_state,
     write_checkpoint,
 )
-from ppdgrow.checkpoint.events import growth_entries
+from ppdgrow.checkpoint.events import growth_entries, read_events
 from ppdgrow.config.state import TrainerState
 from ppdgrow.engine.device import rng_state
 from ppdgrow.engine.loop import Engine, MetricsLine
+from ppdgrow.nn.cost import count_parameters
 from ppdgrow.training.context import RunContext
 
 TRAIN_LOSS_STEPS = 50
@@ -84,5 +84,5 @@ def train_document(run: RunFolder, folder: Path) -> dict[str, Any]:
         "flops": state.ledger.flops,
         "tokens": state.ledger.tokens,
         "trials": state.ledger.trials.model_dump(),
-        "growth": growth_entries(read_jsonl(run.growth_path)),
+        "growth": growth_entries(read_events(run.growth_path)),
     }

@@ -6,7 +6,7 @@ On the disk the checkpoints of the run itself count. Logs are small, and those o
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import asdict, dataclass, is_dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -14,8 +14,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import Tensor, nn
 
-from ppdgrow.accounting import count_parameters, tokens_per_example, training_flops_per_token
-from ppdgrow.atomic import format_bytes, free_bytes, storage_errors
+from ppdgrow.atomic import free_bytes, storage_errors
 from ppdgrow.checkpoint import Checkpoint, RunFolder
 from ppdgrow.checkpoint.format import checkpoint_bytes
 from ppdgrow.config.architecture import Architecture
@@ -25,10 +24,13 @@ from ppdgrow.data import Dataset
 from ppdgrow.engine.device import Precision, autocast, describe_environment, rng_state
 from ppdgrow.engine.evaluate import BatchLike, mean_loss
 from ppdgrow.errors import ConfigError, first_line
-from ppdgrow.nn.model import build_model, tensor_shapes
+from ppdgrow.nn.cost import count_parameters, tokens_per_example, training_flops_per_token
+from ppdgrow.nn.model import Model, build_model
+from ppdgrow.optim.optimizer import new_moments
 from ppdgrow.training.growth_schedule import PlannedGrowth
 from ppdgrow.training.start import Start
-from ppdgrow.training.trainer import make_optimizer
+from ppdgrow.training.trainer import make_optimizer, select_trained
+from ppdgrow.units import format_bytes
 
 if TYPE_CHECKING:
     from torch._subclasses.fake_tensor import FakeTensorMode
@@ -96,7 +98,7 @@ def footprint(
                 for whole in (batch.inputs, batch.targets)
             )
             activations = saved_bytes(model, inputs, targets, device=device, precision=precision)
-            moments = _new_moments(optimizer.parameters)
+            moments = new_moments(model, train)
     except (RuntimeError, OverflowError) as error:
         if not any(word in str(error).lower() for word in ("overflow", "too large", "too many elements")):
             raise
@@ -118,18 +120,6 @@ def footprint(
 def microbatch_size(recipe: Recipe) -> int:
     """Examples of the largest microbatch in which a batch is computed."""
     return -(-recipe.train.batch_size // recipe.train.accumulate)
-
-
-def _new_moments(parameters: Mapping[str, Tensor]) -> dict[str, dict[str, Tensor]]:
-    """Optimizer state of the shapes that these parameters will have."""
-    return {
-        name: {
-            "exp_avg": torch.empty_like(parameter),
-            "exp_avg_sq": torch.empty_like(parameter),
-            "step": torch.empty((), dtype=torch.float32),
-        }
-        for name, parameter in parameters.items()
-    }
 
 
 def saved_bytes(
@@ -242,14 +232,10 @@ def disk_space(
 
     def size(architecture: Architecture) -> int:
         with torch.device("meta"):
-            tensors = {name: torch.empty(shape) for name, shape in tensor_shapes(architecture).items()}
-            newest = architecture.newest_ids
-            trained = {
-                name: tensor
-                for name, tensor in tensors.items()
-                if train.only == "all" or (name.startswith("blocks.") and name.split(".")[1] in newest)
-            }
-            moments = start.moments | _new_moments(trained)  # those of parameters not trained now are handed on
+            model = Model(architecture)
+            select_trained(model, train)
+            moments = start.moments | new_moments(model, train)  # those of parameters not trained now are handed on
+        tensors = dict(model.state_dict())
         rng = rng_state(device)
         return checkpoint_bytes(Checkpoint(architecture, tensors, moments, rng, state, dataset.tokenizer_json))
 

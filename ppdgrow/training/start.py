@@ -23,6 +23,7 @@ from ppdgrow.console import Narrator
 from ppdgrow.data import Dataset
 from ppdgrow.errors import InvalidInputError
 from ppdgrow.nn.init import initial_tensors
+from ppdgrow.optim.optimizer import NamedOptimizer
 from ppdgrow.surgery import untie
 from ppdgrow.training.context import (
     Parent,
@@ -67,7 +68,9 @@ def first_start(parent: Parent | None, recipe: Recipe, dataset: Dataset) -> Star
 def start_from(checkpoint: Checkpoint) -> Start:
     """The start that a checkpoint is, its tied pairs untied."""
     state = checkpoint.state
-    architecture, tensors, moments = untie(checkpoint.architecture, checkpoint.tensors, checkpoint.moments)
+    architecture, tensors, moments = untie(
+        checkpoint.architecture, checkpoint.tensors, checkpoint.moments, NamedOptimizer
+    )
     return Start(
         architecture,
         tensors,

@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
-from ppdgrow.accounting import tokens_per_example, training_flops_per_token
 from ppdgrow.checkpoint import RunFolder
 from ppdgrow.config.schema import TrainConfig
 from ppdgrow.engine.device import set_rng_state
 from ppdgrow.engine.loop import Engine
 from ppdgrow.errors import ConfigError, PPDGrowError
+from ppdgrow.nn.cost import tokens_per_example, training_flops_per_token
 from ppdgrow.nn.model import Model, build_model
-from ppdgrow.optim.adamw import NamedAdamW
+from ppdgrow.nn.parts import NAMES
+from ppdgrow.optim.optimizer import NamedOptimizer
 from ppdgrow.training.context import RunContext
 from ppdgrow.training.display import Display, Header
 from ppdgrow.training.recorder import Recorder
@@ -113,16 +114,25 @@ def make_engine(context: RunContext, start: Start, pair_lr: float, model: Model 
     )
 
 
-def make_optimizer(model: Model, start: Start, config: TrainConfig) -> NamedAdamW:
+def make_optimizer(model: Model, start: Start, config: TrainConfig) -> NamedOptimizer:
     """The optimizer with the start's state, the newest blocks in a group of their own.
 
     Raises:
         ConfigError: only pairs are to be trained and there are none.
     """
-    newest = start.architecture.newest_ids
-    names = frozenset(
-        name for name, _ in model.named_parameters() if name.startswith("blocks.") and name.split(".")[1] in newest
-    )
+    optimizer = NamedOptimizer(model, config, select_trained(model, config))
+    optimizer.load_moments(start.moments)
+    return optimizer
+
+
+def select_trained(model: Model, config: TrainConfig) -> frozenset[str]:
+    """The names of the newest blocks' parameters; where only they are to be trained, the others are frozen.
+
+    Raises:
+        ConfigError: only pairs are to be trained and there are none.
+    """
+    newest = model.architecture.newest_ids
+    names = frozenset(name for name, _ in model.named_parameters() if NAMES.block_of(name) in newest)
     if config.only == "pairs":
         if not names:
             raise ConfigError(
@@ -130,6 +140,4 @@ def make_optimizer(model: Model, start: Start, config: TrainConfig) -> NamedAdam
             )
         for name, parameter in model.named_parameters():
             parameter.requires_grad_(name in names)
-    optimizer = NamedAdamW(model, config, names)
-    optimizer.load_moments(start.moments)
-    return optimizer
+    return names

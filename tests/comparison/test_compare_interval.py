@@ -7,8 +7,8 @@ import torch
 
 from ppdgrow.engine.evaluate import Evaluation
 from ppdgrow.errors import InvalidInputError
-from ppdgrow.growth.rules import PairedDifference, paired_difference
 from ppdgrow.seeding import generator
+from ppdgrow.training.acceptance import PairedDifference, paired_difference
 
 TRUE_DIFFERENCE = 0.02  # nats per target
 DRAWS = 2000

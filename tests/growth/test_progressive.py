@@ -18,27 +18,36 @@ import pytest
 import torch
 from command_line import TINY, Command
 from equality import events, result, same
-from test_story import damage
+from tampering import damage
 
 from ppdgrow.checkpoint import RunFolder, read_checkpoint, read_config, read_jsonl, read_state
-from ppdgrow.checkpoint.events import own_events
+from ppdgrow.checkpoint.events import own_events, read_events
 from ppdgrow.cli import build_app
 from ppdgrow.cli.app import run
 from ppdgrow.data import Split
 from ppdgrow.data.batches import Batch, Batches
 from ppdgrow.errors import StorageError
-from ppdgrow.growth import round
-from ppdgrow.growth import trials as arms
-from ppdgrow.growth.rules import Decision
-from ppdgrow.optim.adamw import NamedAdamW
+from ppdgrow.growth import round, trials
+from ppdgrow.optim.optimizer import NamedOptimizer
+from ppdgrow.optim.updates import OPTIMIZERS
+from ppdgrow.training.acceptance import RULES, Decision
 from ppdgrow.training.start import Start, start_from
 
 ROOT = Path(__file__).parents[2]
 HARMFUL = "{at: 307, method: fresh, scale: 30.0, trial: {steps: 3}}"
 KEPT = "{at: 307, trial: {steps: 3, epsilon: 1.0}}"
+# A growth that each rule keeps, and the tokens of the twin that this takes.
+KEPT_BY = {
+    "parent": (KEPT, 3 * 4 * 16),
+    "twin": ("{at: 307, trial: {steps: 3, rule: twin, margin: 10.0}}", 3 * 4 * 16),
+    "always": ("{at: 307, trial: {steps: 3, rule: always}, on_reject: {lower_lr: 0.5, retries: 2}}", 0),
+}
 NO_OP = "{at: 7, method: zero, trial: {steps: 3, rule: twin, margin: %s}}"
 AGAIN = "}, on_reject: {lower_lr: 0.5, retries: %d}}"
 ROUNDS = (HARMFUL.replace("}}", AGAIN % 1), "{at: 312, trial: {steps: 4, epsilon: 1.0}}")
+UNJUDGED = tuple(entry.replace("steps:", "rule: always, steps:") for entry in ROUNDS)
+DECIDED = {ROUNDS: ["reject", "reject", "accept"], UNJUDGED: ["accept", "accept"]}
+both_rounds = pytest.mark.parametrize("rounds", DECIDED, ids=["judged", "unjudged"])
 STEP_TOKENS = 4 * 16
 
 
@@ -65,14 +74,16 @@ def line(learned: Path) -> str:
 
 def own(run: str) -> list[dict[str, Any]]:
     """The events of the run itself, not of its ancestors."""
-    return own_events(events(run))
+    return [event.document() for event in own_events(read_events(Path(run, "growth.jsonl")))]
 
 
 def decisions(run: str) -> list[dict[str, Any]]:
     return [event for event in events(run) if event["event"] == "decision"]
 
 
-def test_a_harmful_growth_is_rejected_and_leaves_no_trace(ppdgrow: Command, line: str) -> None:
+@pytest.mark.parametrize("optimizer", OPTIMIZERS)
+def test_a_harmful_growth_is_rejected_and_leaves_no_trace(ppdgrow: Command, line: str, optimizer: str) -> None:
+    line += f" -o train.optimizer={optimizer}"
     ppdgrow(f"{line} --out never")
     ppdgrow(f"{line} --out tried", *growing(HARMFUL))
     (decision,) = decisions("tried")
@@ -107,7 +118,7 @@ def test_control_a_trace_would_be_seen(
     def shifted(self: Batches, step: int) -> Batch:
         return draw(self, step + (308 <= step <= 310))
 
-    monkeypatch.setattr(arms, "start_from", incomplete)
+    monkeypatch.setattr(trials, "start_from", incomplete)
     if left_out == "position":
         monkeypatch.setattr(Batches, "at", shifted)
     ppdgrow(f"{line} --out tried", *growing(HARMFUL))
@@ -115,23 +126,46 @@ def test_control_a_trace_would_be_seen(
     assert not same(result("tried"), result("never"))
 
 
-def test_an_accepted_growth_is_the_run_from_then_on(ppdgrow: Command, line: str) -> None:
-    document = ppdgrow(f"{line} --out run --json", *growing(KEPT)).document
-    assert [block.id for block in read_config(RunFolder(Path("run")).checkpoint_path(321)).blocks] == ["l1", "l2", "p1"]
+@pytest.mark.parametrize("rule", RULES)
+def test_an_accepted_growth_is_the_run_from_then_on(ppdgrow: Command, line: str, rule: str) -> None:
+    entry, twin_tokens = KEPT_BY[rule]
+    document = ppdgrow(f"{line} --out run --json", *growing(entry)).document
+    assert [block.id for block in read_config(RunFolder(Path("run")).checkpoint_path(321)).blocks] == ["l1", "p1", "l2"]
     assert [(entry["step"], entry["decision"], entry["retry"]) for entry in document["growth"]] == [
         (307, "accept", False)
     ]
     assert document["growth"][0]["ids"] == ["p1"]
-    assert document["trials"]["tokens"] == 3 * STEP_TOKENS, "the twin"
+    assert document["trials"]["tokens"] == twin_tokens
+    assert (document["trials"]["flops"] > 0) == (twin_tokens > 0)
     assert document["tokens"] == 321 * STEP_TOKENS
-    assert [event["event"] for event in own("run")] == ["grow", "check", "decision", "twin"]
+    assert [event["event"] for event in own("run")] == ["grow", "check", "decision", *(["twin"] if twin_tokens else [])]
+    assert own("run")[2]["rule"] == document["growth"][0]["verdict"]["rule"] == rule
     assert own("run")[1]["bit_exact"] is True
     assert own("run")[1]["loss_before"] == own("run")[1]["loss_after"]
     metrics = [line for line in read_jsonl(Path("run/metrics.jsonl")) if "train_loss" in line]
     assert [line["step"] for line in metrics] == list(range(1, 322))
     assert "grad_norm_new" in metrics[-1]
-    assert "trial 1.1 kept by the parent rule" in Path("run/README.md").read_text()
-    assert ppdgrow(f"{line} --out run --json", *growing(KEPT)).document == document
+    assert f"trial 1.1 kept by the {rule} rule" in Path("run/README.md").read_text()
+    assert ppdgrow(f"{line} --out run --json", *growing(entry)).document == document
+
+
+@pytest.mark.parametrize("rule", RULES)
+def test_a_kept_growth_is_grow_and_train_by_hand(ppdgrow: Command, line: str, rule: str) -> None:
+    ppdgrow(f"{line} --no-decay --out run", *growing(KEPT_BY[rule][0]))
+    ppdgrow(f"{line.replace('--steps 21', '--steps 7')} --no-decay --out shallow")
+    ppdgrow("grow shallow --out grown --quiet")
+    ppdgrow("train grown --steps 14 --no-decay --out by-hand --quiet")
+    ours, theirs = result("run"), result("by-hand")
+    assert ours["tensors"].keys() == theirs["tensors"].keys()
+    assert all(torch.equal(tensor, theirs["tensors"][name]) for name, tensor in ours["tensors"].items())
+    assert ours["cost"] == theirs["cost"]
+
+
+def test_without_a_twin_the_best_of_several_candidates_goes_on(ppdgrow: Command, line: str) -> None:
+    entry = "{at: 307, trial: {steps: 3, rule: always}, candidates: [ffn, {method: fresh, scale: 30.0}]}"
+    document = ppdgrow(f"{line} --out run --json", *growing(entry)).document
+    assert [growth["decision"] for growth in document["growth"]] == ["accept", "reject"]
+    assert document["trials"]["tokens"] == 3 * STEP_TOKENS, "the other candidate"
 
 
 @pytest.mark.parametrize(("margin", "decision"), [(-0.001, "reject"), (0.01, "accept")])
@@ -192,13 +226,13 @@ def test_lower_lr_tries_again_at_a_lower_rate_and_then_removes(ppdgrow: Command,
 def rates(monkeypatch: pytest.MonkeyPatch) -> list[tuple[bool, dict[str, float]]]:
     """For each update: whether the model is grown, and the rate of each parameter."""
     seen: list[tuple[bool, dict[str, float]]] = []
-    update = NamedAdamW.step
+    update = NamedOptimizer.step
 
-    def step(self: NamedAdamW, suppressed: torch.Tensor) -> None:
+    def step(self: NamedOptimizer, suppressed: torch.Tensor) -> None:
         seen.append((any(".p1." in name for name in self.rates()), self.rates()))
         update(self, suppressed)
 
-    monkeypatch.setattr(NamedAdamW, "step", step)
+    monkeypatch.setattr(NamedOptimizer, "step", step)
     return seen
 
 
@@ -271,6 +305,7 @@ def test_the_test_split_stays_untouched(ppdgrow: Command, line: str, monkeypatch
     ppdgrow(f"{line} --out run", *growing(KEPT))
 
 
+@both_rounds
 @pytest.mark.parametrize(
     ("step", "occurrence"),
     [
@@ -280,52 +315,56 @@ def test_the_test_split_stays_untouched(ppdgrow: Command, line: str, monkeypatch
     ids=lambda value: str(value),
 )
 def test_a_run_stopped_anywhere_in_its_rounds_decides_the_same(
-    ppdgrow: Command, line: str, stop_at: Callable[..., None], step: int, occurrence: int
+    ppdgrow: Command, line: str, stop_at: Callable[..., None], step: int, occurrence: int, rounds: tuple[str, ...]
 ) -> None:
-    """Steps 308 to 310 are drawn by the twin, then by two trials; 313 to 316 by the twin and one trial."""
-    ppdgrow(f"{line} --out whole", *growing(*ROUNDS))
+    """Judged, steps 308 to 310 are drawn by the twin, then by two trials; 313 to 316 by the twin and one trial."""
+    if rounds is UNJUDGED and occurrence > 1:
+        pytest.skip("each step is drawn once")
+    ppdgrow(f"{line} --out whole", *growing(*rounds))
     stop_at(step, signal.SIGTERM, occurrence)
-    stopped = ppdgrow(f"{line} --out broken", *growing(*ROUNDS), code=143)
+    stopped = ppdgrow(f"{line} --out broken", *growing(*rounds), code=143)
     assert "the same command goes on" in stopped.stderr
     assert RunFolder(Path("broken")).newest_valid() is not None
-    ppdgrow(f"{line} --out broken", *growing(*ROUNDS))
-    assert [decision["decision"] for decision in decisions("broken")] == ["reject", "reject", "accept"]
+    ppdgrow(f"{line} --out broken", *growing(*rounds))
+    assert [decision["decision"] for decision in decisions("broken")] == DECIDED[rounds]
     assert same(result("broken"), result("whole"))
     assert events("broken") == events("whole")
     assert not (Path("broken") / "trials").exists()
 
 
-def test_a_run_killed_in_a_trial_decides_the_same(ppdgrow: Command, line: str) -> None:
-    """Kill -9 of a real process, as soon as each arm of the first round is there."""
-    ppdgrow(f"{line} --out whole", *growing(*ROUNDS))
-    command = [sys.executable, "-m", "ppdgrow", *f"{line} --out broken".split(), *growing(*ROUNDS)]
+@both_rounds
+def test_a_run_killed_in_a_trial_decides_the_same(ppdgrow: Command, line: str, rounds: tuple[str, ...]) -> None:
+    """Kill -9 of a real process, as soon as each run of the first trials is there."""
+    ppdgrow(f"{line} --out whole", *growing(*rounds))
+    command = [sys.executable, "-m", "ppdgrow", *f"{line} --out broken".split(), *growing(*rounds)]
     environment = os.environ | {"OMP_NUM_THREADS": "1", "PYTHONPATH": str(ROOT)}
-    for arm in ("twin", "trial-1.1", "trial-1.2"):
+    for arm in ("twin", "trial-1.1", "trial-1.2") if rounds is ROUNDS else ("trial-1.1", "trial-2.1"):
         with subprocess.Popen(
             command, env=environment, stderr=subprocess.DEVNULL, stdout=subprocess.DEVNULL
         ) as process:
             while process.poll() is None and not (Path("broken/trials") / arm).exists():
                 time.sleep(0.001)
             process.kill()
-    ppdgrow(f"{line} --out broken", *growing(*ROUNDS))
+    ppdgrow(f"{line} --out broken", *growing(*rounds))
     assert same(result("broken"), result("whole"))
     assert events("broken") == events("whole")
     assert not list(Path("broken").rglob(".tmp*"))
 
 
-@pytest.mark.parametrize("where", ["append_jsonl", "write_checkpoint", "write_expansion"])
+@both_rounds
+@pytest.mark.parametrize("where", ["append_events", "write_checkpoint", "write_expansion"])
 def test_a_run_that_dies_while_it_writes_a_decision_decides_the_same(
-    ppdgrow: Command, line: str, monkeypatch: pytest.MonkeyPatch, where: str
+    ppdgrow: Command, line: str, monkeypatch: pytest.MonkeyPatch, where: str, rounds: tuple[str, ...]
 ) -> None:
-    ppdgrow(f"{line} --out whole", *growing(*ROUNDS))
+    ppdgrow(f"{line} --out whole", *growing(*rounds))
 
     def fail(*_: Any, **__: Any) -> None:
         raise StorageError("no space left")
 
     with monkeypatch.context() as patch:
-        patch.setattr(arms if where == "write_expansion" else round, where, fail)
-        ppdgrow(f"{line} --out broken", *growing(*ROUNDS), code=6)
-    ppdgrow(f"{line} --out broken", *growing(*ROUNDS))
+        patch.setattr(trials if where == "write_expansion" else round, where, fail)
+        ppdgrow(f"{line} --out broken", *growing(*rounds), code=6)
+    ppdgrow(f"{line} --out broken", *growing(*rounds))
     assert same(result("broken"), result("whole"))
     assert events("broken") == events("whole")
 
@@ -375,15 +414,26 @@ def test_arms_of_another_parent_are_not_taken_over(ppdgrow: Command, line: str, 
     assert events("broken") == events("whole")
 
 
-def test_a_diverging_trial_is_a_rejected_one(ppdgrow: Command, line: str) -> None:
+DIVERGING = "{at: 307, method: fresh, scale: 1e30, trial: {steps: 3, rule: %s}}"
+
+
+def test_a_diverging_trial_is_a_rejected_one(ppdgrow: Command, line: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("ppdgrow.config.growth.MAX_SCALE", 1e31)
     ppdgrow(f"{line} --out never")
-    told = ppdgrow(
-        f"{line.replace('--quiet', '')} --out run", *growing("{at: 307, method: fresh, scale: 1e30, trial: {steps: 3}}")
-    )
+    told = ppdgrow(f"{line.replace('--quiet', '')} --out run", *growing(DIVERGING % "parent"))
     assert "diverged" in told.stderr
     (decision,) = decisions("run")
     assert (decision["decision"], decision["loss_after"]) == ("reject", None)
     assert same(result("run"), result("never"))
+
+
+def test_a_diverging_growth_is_the_end_of_the_run_where_there_is_no_twin(
+    ppdgrow: Command, line: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("ppdgrow.config.growth.MAX_SCALE", 1e31)
+    assert "diverged" in ppdgrow(f"{line} --out run", *growing(DIVERGING % "always"), code=5).stderr
+    assert decisions("run") == []
+    assert RunFolder(Path("run")).newest_valid() == RunFolder(Path("run")).checkpoint_path(307)
 
 
 def test_growth_at_a_plateau(ppdgrow: Command) -> None:
@@ -401,10 +451,11 @@ def test_a_plateau_that_never_comes_is_said(ppdgrow: Command) -> None:
     assert [event["event"] for event in own("run")] == ["skip", "grow", "check", "decision", "twin"]
 
 
-def test_a_growth_that_does_not_fit_after_a_rejection_is_passed_over(ppdgrow: Command, line: str) -> None:
+@pytest.mark.parametrize("rule", RULES)
+def test_a_growth_that_does_not_fit_after_a_rejection_is_passed_over(ppdgrow: Command, line: str, rule: str) -> None:
     """Place 4 exists only where the first growth was kept."""
     ppdgrow(f"{line} --out never")
-    entries = (HARMFUL, "{at: 312, position: 4, trial: {steps: 3}}")
+    entries = (HARMFUL, f"{{at: 312, position: 4, trial: {{steps: 3, rule: {rule}}}}}")
     told = ppdgrow(f"{line} --out run", *growing(*entries))
     assert "growth 2 does not fit the model as it stands: position 4 does not exist" in told.stderr
     assert "position 4 does not exist" in events("run")[-1]["reason"]
@@ -461,9 +512,14 @@ def test_a_checkpoint_from_before_a_decision_knows_nothing_of_it(ppdgrow: Comman
     assert grown["pairs"] == ["p1"], "the id was not given in this lineage"
 
 
-def test_where_the_ungrown_model_diverges_the_run_ends_as_it_would_have(ppdgrow: Command, shallow: Path) -> None:
+@pytest.mark.parametrize("rule", [name for name, rule in RULES.items() if rule.trains_twin])
+def test_where_the_ungrown_model_diverges_the_run_ends_as_it_would_have(
+    ppdgrow: Command, shallow: Path, rule: str
+) -> None:
     damage(shallow, lambda t: t | {"blocks.l2.g.out.bias": torch.full_like(t["blocks.l2.g.out.bias"], 3e38)})
-    failed = ppdgrow("train shallow --steps 10 --out run", "-o", "growth=[{at: 10, trial: {steps: 3}}]", code=5)
+    failed = ppdgrow(
+        "train shallow --steps 10 --out run", *growing(f"{{at: 10, trial: {{steps: 3, rule: {rule}}}}}"), code=5
+    )
     assert "diverged" in failed.stderr
 
 

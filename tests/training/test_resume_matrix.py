@@ -32,6 +32,7 @@ from ppdgrow.engine.device import set_rng_state
 from ppdgrow.engine.evaluate import BatchLike
 from ppdgrow.errors import StorageError
 from ppdgrow.growth import expansion
+from ppdgrow.optim.updates import AdamW, Muon
 from ppdgrow.seeding import generator
 from ppdgrow.training import trainer as trainer
 from ppdgrow.training.recorder import Recorder
@@ -299,6 +300,16 @@ def test_masked_tokens_and_pieces_of_a_batch(train: Any, unbroken: Any) -> None:
     assert not differences("broken", unbroken("coupled", "mlm", *more))
 
 
+def test_another_optimizer_through_growth(train: Any, unbroken: Any) -> None:
+    """Stopped before any growth, in a trial that is kept, killed in the twin of it, and after a rejected one."""
+    more = ("train.optimizer=muon", GROWTH)
+    for stop in (draw(5), draw(9, dies=True), draw(9, 2), draw(17)):
+        train(stop, "residual", "lm", *more)
+    train(None, "residual", "lm", *more)
+    assert [event["decision"] for event in events("broken") if event["event"] == "decision"] == ["accept", "reject"]
+    assert not differences("broken", unbroken("residual", "lm", *more))
+
+
 @pytest.mark.slow
 def test_stopped_at_every_step(train: Any, unbroken: Any) -> None:
     """As often as there are steps: each process makes one."""
@@ -328,6 +339,7 @@ def test_a_model_grown_by_a_command_between_two_stopped_runs(ppdgrow: Command, w
 
 
 CONTROLS = [
+    ("coupled", "lm", "momentum_buffer"),
     *(("coupled", "lm", part) for part in ("rng", "moments", "exp_avg", "exp_avg_sq", "step", "position", "epoch")),
     *(("residual", "classify", part) for part in ("rng", "moments", "position", "epoch", "augment")),
     ("coupled", "mlm", "mask"),
@@ -337,18 +349,22 @@ CONTROLS = [
 @pytest.mark.parametrize(("stream", "task", "part"), CONTROLS, ids=["-".join(control) for control in CONTROLS])
 def test_control_what_is_left_out_is_seen(train: Any, unbroken: Any, stream: str, task: str, part: str) -> None:
     """Without one part of the state the weights come out otherwise."""
-    train(draw(9), stream, task)
+    more = ["train.optimizer=muon"] if part in Muon.entries else []
+    train(draw(9), stream, task, *more)
     folder = RunFolder(Path("broken")).checkpoint_path(9)
     checkpoint = read_checkpoint(folder)
     assert list(checkpoint.rng) == ["cpu"], "the only stream with a state of its own on a CPU"
-    if part in ("exp_avg", "exp_avg_sq", "step"):
-        moments = {name: kept | {part: torch.zeros_like(kept[part])} for name, kept in checkpoint.moments.items()}
+    if part in (*AdamW.entries, *Muon.entries):
+        moments = {
+            name: {entry: torch.zeros_like(tensor) if entry == part else tensor for entry, tensor in state.items()}
+            for name, state in checkpoint.moments.items()
+        }
         write_checkpoint(folder, dataclasses.replace(checkpoint, moments=moments))
     elif part in ("rng", "moments"):
         write_checkpoint(folder, dataclasses.replace(checkpoint, **dict[str, Any]({part: {}})))
     with left_out(part):
-        train(None, stream, task)
-    found = differences("broken", unbroken(stream, task))
+        train(None, stream, task, *more)
+    found = differences("broken", unbroken(stream, task, *more))
     assert any(name.startswith("step 21: weight") for name in found), found
 
 

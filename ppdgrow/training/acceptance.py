@@ -1,17 +1,18 @@
-"""Whether a growth is kept: the parent rule and the twin rule, on losses of the same validation examples.
+"""Whether a growth is kept: the acceptance rules, on losses of the same validation examples.
 
 The parent rule compares a trial with the model before it; the twin rule with the ungrown model trained on the same
-batches. Losses are in nats per target (per image under `classify`).
+batches; `always` judges nothing. Losses are in nats per target (per image under `classify`).
 """
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, ClassVar
 
 import torch
 
-from ppdgrow.config.growth import Rule
+from ppdgrow.config.growth import GrowthConfig, Rule
 from ppdgrow.engine.evaluate import Evaluation
 from ppdgrow.errors import InvalidInputError
 from ppdgrow.statistics import CONFIDENCE, student_quantile
@@ -97,17 +98,17 @@ class Decision:
     @property
     def parent_passes(self) -> bool:
         """Whether the parent rule accepts."""
-        return self.loss_after is not None and self.loss_after <= self.loss_before + self.epsilon
+        return RULES["parent"].accepts(self)
 
     @property
     def twin_passes(self) -> bool:
         """Whether the twin rule accepts; False without a twin."""
-        return self.twin is not None and self.twin.high < self.margin
+        return RULES["twin"].accepts(self)
 
     @property
     def accepted(self) -> bool:
         """Whether the rule that decides accepts."""
-        return self.parent_passes if self.rule == "parent" else self.twin_passes
+        return RULES[self.rule].accepts(self)
 
     @property
     def change(self) -> float | None:
@@ -129,28 +130,109 @@ class Decision:
         }
 
     def lines(self) -> list[str]:
-        """Both figures in words, the one that decides first."""
+        """The figures in words, that of the rule that decides first; others stand beside it where there is a twin."""
         if self.change is None:
             return ["the trial diverged: its loss was not finite"]
-        parent = (
-            f"parent rule{self._decides('parent')}: {self.loss_before:.6f} -> {self.loss_after:.6f} "
-            f"({self.change:+.6f}), bound <= {self.epsilon:+g}: {_verdict(self.parent_passes)}"
-        )
-        if self.twin is None:
-            return [parent]
-        twin = (
-            f"twin rule{self._decides('twin')}: grown - twin {self.twin.mean:+.6f}, 95 % [{self.twin.low:+.6f}, "
-            f"{self.twin.high:+.6f}], bound < {self.margin:+g}: {_verdict(self.twin_passes)}"
-        )
-        return [parent, twin] if self.rule == "parent" else [twin, parent]
-
-    def _decides(self, rule: Rule) -> str:
-        return " decides" if rule == self.rule else ""
+        trains_twin = RULES[self.rule].trains_twin
+        rules = sorted(RULES.values(), key=lambda rule: rule.name != self.rule)
+        return [text for rule in rules if rule.trains_twin == trains_twin and (text := rule.line(self)) is not None]
 
     def caution(self) -> str:
         """What the figures do and do not say."""
         return PARENT_RULE_NOTE if self.twin is None else self.twin.scope
 
 
-def _verdict(passes: bool) -> str:
-    return "accepts" if passes else "rejects"
+class AcceptanceRule(ABC):
+    """How a growth is judged after its trial.
+
+    `trains_twin`: the ungrown model is trained beside the trial, and is the run if the growth is rejected; without it
+    nothing is rejected. `min_examples` are the validation examples that its figure takes.
+    """
+
+    name: ClassVar[Rule]
+    trains_twin: ClassVar[bool] = True
+    min_examples: ClassVar[int] = 1
+
+    @abstractmethod
+    def accepts(self, decision: Decision) -> bool:
+        """Whether a trial with these figures is kept; never one that diverged."""
+
+    @abstractmethod
+    def line(self, decision: Decision) -> str | None:
+        """Its figure in words; None where it has none."""
+
+    @abstractmethod
+    def plan(self, entry: GrowthConfig) -> str:
+        """What becomes of a growth, before it is tried, in words."""
+
+    def _told(self, decision: Decision, figure: str, bound: str) -> str:
+        decides = " decides" if decision.rule == self.name else ""
+        verdict = "accepts" if self.accepts(decision) else "rejects"
+        return f"{self.name} rule{decides}: {figure}, bound {bound}: {verdict}"
+
+    def _trial(self, entry: GrowthConfig, bound: str) -> str:
+        reject = "taken out if rejected"
+        if not entry.on_reject.remove:
+            times = f"each at {entry.on_reject.lower_lr:g} times the rate before"
+            reject = f"if rejected, up to {entry.on_reject.retries} more tries, {times}"
+        return f"trial of {entry.trial.steps} steps, rule {self.name} ({bound} nats); {reject}"
+
+
+class ParentRule(AcceptanceRule):
+    """Accepts iff `loss_after <= loss_before + epsilon`."""
+
+    name = "parent"
+
+    def accepts(self, decision: Decision) -> bool:
+        return decision.loss_after is not None and decision.loss_after <= decision.loss_before + decision.epsilon
+
+    def line(self, decision: Decision) -> str | None:
+        figure = f"{decision.loss_before:.6f} -> {decision.loss_after:.6f} ({decision.change:+.6f})"
+        return self._told(decision, figure, f"<= {decision.epsilon:+g}")
+
+    def plan(self, entry: GrowthConfig) -> str:
+        return self._trial(entry, f"epsilon {entry.trial.epsilon:g}")
+
+
+class TwinRule(AcceptanceRule):
+    """Accepts iff the upper end of the 95 % interval of the paired difference to the twin is below `margin`."""
+
+    name = "twin"
+    min_examples = 2
+
+    def accepts(self, decision: Decision) -> bool:
+        return decision.twin is not None and decision.twin.high < decision.margin
+
+    def line(self, decision: Decision) -> str | None:
+        twin = decision.twin
+        if twin is None:
+            return None
+        figure = f"grown - twin {twin.mean:+.6f}, 95 % [{twin.low:+.6f}, {twin.high:+.6f}]"
+        return self._told(decision, figure, f"< {decision.margin:+g}")
+
+    def plan(self, entry: GrowthConfig) -> str:
+        return self._trial(entry, f"margin {entry.trial.margin:g}")
+
+
+class AlwaysRule(AcceptanceRule):
+    """Accepts every growth, unjudged: no twin is trained, and the grown model goes on as the run."""
+
+    name = "always"
+    trains_twin = False
+
+    def accepts(self, decision: Decision) -> bool:
+        return decision.loss_after is not None
+
+    def line(self, decision: Decision) -> str | None:
+        return (
+            f"always rule: nothing is judged; loss {decision.loss_before:.6f} -> {decision.loss_after:.6f} "
+            f"({decision.change:+.6f})"
+        )
+
+    def plan(self, entry: GrowthConfig) -> str:
+        best = f", the best of them after {entry.trial.steps} steps" if len(entry.candidates) > 1 else ""
+        return f"rule {self.name}: kept without a judgement{best}"
+
+
+# The closed registry of acceptance rules.
+RULES: dict[Rule, AcceptanceRule] = {rule.name: rule for rule in (ParentRule(), TwinRule(), AlwaysRule())}
