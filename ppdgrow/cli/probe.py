@@ -54,7 +54,7 @@ def run(request: ProbeRequest, narrator: Narrator) -> None:
 
 def _print_result(report: ProbeReport, narrator: Narrator) -> None:
     """Pairs, then blocks, then notes and the judgement."""
-    from ppdgrow.probing.table import block_rows, pair_rows
+    from ppdgrow.probing.report import block_rows, pair_rows
 
     if report.pairs:
         narrator.say("largest |P(x) - x| of each pair, by type, on hidden states of validation data")

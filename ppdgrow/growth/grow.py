@@ -37,8 +37,7 @@ from ppdgrow.training.context import (
     warn_of_changes,
 )
 from ppdgrow.training.growth_schedule import requests_of
-from ppdgrow.training.output_folder import check_place, holds_something
-from ppdgrow.training.recipe import sibling
+from ppdgrow.training.output_folder import check_place, is_occupied, sibling
 
 
 @dataclass(frozen=True)
@@ -109,7 +108,7 @@ def _repeated(run: RunFolder, parent: Parent, event: SurgeryEvent) -> SurgeryEve
         ConfigError: it holds something else.
     """
     check_place(run, parent)
-    if not holds_something(run):
+    if not is_occupied(run):
         return None
     events = [recorded for recorded in read_events(run.growth_path) if not isinstance(recorded, CheckEvent)]
     if events and isinstance(events[-1], SurgeryEvent):

@@ -8,6 +8,7 @@ from dataclasses import replace
 
 import torch
 
+from ppdgrow.checkpoint.events import insertions
 from ppdgrow.config.architecture import BlockSpec
 from ppdgrow.config.requests import ProbeRequest
 from ppdgrow.console import Narrator
@@ -17,33 +18,11 @@ from ppdgrow.nn.cost import block_parameters, half_steps_by_block
 from ppdgrow.nn.coupling import Coupling, Pair
 from ppdgrow.nn.linear import LinearPair
 from ppdgrow.nn.model import AnyPair, Model, State, build_model
-from ppdgrow.probing.cancellation import (
-    DTYPES,
-    ROUND_TRIP_DTYPES,
-    activity,
-    as_halves,
-    cancellation,
-    gradient_antisymmetry,
-    round_trip,
-    separate_members,
-    separation,
-)
-from ppdgrow.probing.judgement import failures, notes, recorded_theta
+from ppdgrow.probing import cancellation as measure
+from ppdgrow.probing import roundoff
+from ppdgrow.probing.cancellation import DTYPES, ROUND_TRIP_DTYPES
 from ppdgrow.probing.plot import check_plot, write_plot
-from ppdgrow.probing.report import (
-    BlockReport,
-    Orthogonality,
-    PairReport,
-    ProbeReport,
-    RoundTrip,
-    ThetaRecord,
-)
-from ppdgrow.probing.roundoff import (
-    branch_ratio,
-    orthogonality_bound,
-    orthogonality_error,
-    round_trip_bound,
-)
+from ppdgrow.probing.report import BlockReport, Orthogonality, PairReport, ProbeReport, RoundTrip, ThetaRecord
 from ppdgrow.probing.sample import DEFAULT_TOKENS, continue_text
 from ppdgrow.surgery.apply import theta_digest
 from ppdgrow.training.context import Setting, checkpoint_setting, load_parent, warn_of_changes
@@ -74,7 +53,7 @@ def probe(request: ProbeRequest, narrator: Narrator) -> ProbeReport:
         setting,
         batches,
         request.dtypes,
-        recorded_theta(parent.lineage()),
+        {pair: digest for event in insertions(parent.lineage()) for pair, digest in event.theta_sha256.items()},
         rounded=checkpoint.stored in (torch.bfloat16, torch.float16),
     )
     report = replace(report, sample=sample)
@@ -117,16 +96,16 @@ def probe_model(
         trip = _round_trips(module, state, trip_dtypes) if isinstance(module, Coupling | Pair | LinearPair) else None
         block = BlockReport(
             id=spec.id,
-            kind=_kind(spec),
+            kind=f"{spec.kind} pair" if spec.type == "pair" else "layer",
             round_trip=trip,
             gradient_norm=norms[spec.id],
-            activity=activity(module, state),
+            activity=measure.activity(module, state),
             parameters=block_parameters(architecture, spec),
             half_steps=half_steps[spec.id],
         )
         blocks.append(block)
         if isinstance(module, Pair | LinearPair) and trip is not None:
-            measured = {name: cancellation(module, state, name) for name in dtypes}
+            measured = {name: measure.cancellation(module, state, name) for name in dtypes}
             pairs.append(
                 PairReport(
                     id=spec.id,
@@ -135,30 +114,30 @@ def probe_model(
                     cancellation={name: value for name, value in measured.items() if value is not None},
                     round_trip=trip,
                     gradient_antisymmetry=antisymmetry[spec.id],
-                    separation=separation(module),
+                    separation=measure.separation(module),
                     activity=block.activity,
-                    ablation_loss=_ablation_loss(model, spec.id, batches, setting),
+                    ablation_loss=setting.evaluate(_Ablated(model, spec.id), batches).loss,
                     gradient_norm=block.gradient_norm,
                     orthogonality=_orthogonality(module, architecture.width),
                     theta_0=_theta_record(model, spec, recorded, rounded),
                 )
             )
-    return ProbeReport(loss, tuple(pairs), tuple(blocks), failures(pairs, blocks), notes(pairs))
+    return ProbeReport(loss, tuple(pairs), tuple(blocks))
 
 
 def _round_trips(block: Coupling | AnyPair, state: State, dtypes: Sequence[str]) -> RoundTrip:
     """The inverse in each dtype beside the bound that follows from the block's branch-to-stream ratio."""
-    ratio = branch_ratio(block, as_halves(state))
-    measured = {name: round_trip(block, state, DTYPES[name]) for name in dtypes}
+    ratio = roundoff.branch_ratio(block, measure.as_halves(state))
+    measured = {name: measure.round_trip(block, state, DTYPES[name]) for name in dtypes}
     found = {name: figure for name, figure in measured.items() if figure is not None}
-    return RoundTrip(ratio, found, {name: round_trip_bound(block, ratio, DTYPES[name]) for name in found})
+    return RoundTrip(ratio, found, {name: roundoff.round_trip_bound(block, ratio, DTYPES[name]) for name in found})
 
 
 def _orthogonality(pair: AnyPair, width: int) -> Orthogonality | None:
     if not isinstance(pair, LinearPair):
         return None
-    minus = None if pair.minus is None else orthogonality_error(pair.minus)
-    return Orthogonality(orthogonality_error(pair.plus), minus, orthogonality_bound(width))
+    minus = None if pair.minus is None else roundoff.orthogonality_error(pair.minus)
+    return Orthogonality(roundoff.orthogonality_error(pair.plus), minus, roundoff.orthogonality_bound(width))
 
 
 def _theta_record(
@@ -172,10 +151,6 @@ def _theta_record(
     if theta_digest(model.state_dict(), spec.id) == recorded[spec.id]:
         return "as recorded"
     return "rounded" if rounded else "changed"
-
-
-def _kind(spec: BlockSpec) -> str:
-    return f"{spec.kind} pair" if spec.type == "pair" else "layer"
 
 
 @torch.no_grad()
@@ -196,7 +171,7 @@ def _gradients(model: Model, batch: BatchLike, setting: Setting) -> tuple[dict[s
     separated = copy.deepcopy(model)
     pairs = {block_id: block for block_id, block in separated.named_blocks() if isinstance(block, Pair | LinearPair)}
     for pair in pairs.values():
-        separate_members(pair)
+        measure.separate_members(pair)
     with autocast(setting.device, setting.precision):
         logits = separated(batch.inputs)
     mean_loss(logits, batch.targets).backward()  # type: ignore[no-untyped-call]
@@ -204,18 +179,15 @@ def _gradients(model: Model, batch: BatchLike, setting: Setting) -> tuple[dict[s
         block_id: float(torch.nn.utils.get_total_norm([p.grad for p in block.parameters() if p.grad is not None]))
         for block_id, block in separated.named_blocks()
     }
-    return norms, {block_id: gradient_antisymmetry(pair) for block_id, pair in pairs.items()}
-
-
-def _ablation_loss(model: Model, block_id: str, batches: Sequence[BatchLike], setting: Setting) -> float:
-    """Validation loss with one block left out."""
-    return setting.evaluate(_Ablated(model, frozenset([block_id])), batches).loss
+    return norms, {block_id: measure.gradient_antisymmetry(pair) for block_id, pair in pairs.items()}
 
 
 class _Ablated(torch.nn.Module):
-    def __init__(self, model: Model, skip: frozenset[str]) -> None:
+    """A model with one block left out."""
+
+    def __init__(self, model: Model, block_id: str) -> None:
         super().__init__()
-        self.model, self.skip = model, skip
+        self.model, self.skip = model, frozenset([block_id])
 
     def forward(self, inputs: torch.Tensor) -> torch.Tensor:
         return self.model.run(inputs, skip=self.skip)

@@ -17,8 +17,7 @@ from ppdgrow.nn.init import initial_tensors
 from ppdgrow.nn.linear import LinearPair
 from ppdgrow.nn.model import Model, build_model
 from ppdgrow.probing.probe import probe_model
-from ppdgrow.probing.report import IDLE_ACTIVITY, ProbeReport
-from ppdgrow.probing.table import block_rows, pair_rows
+from ppdgrow.probing.report import IDLE_ACTIVITY, ProbeReport, block_rows, pair_rows
 from ppdgrow.surgery import GrowthRequest, apply_plan, plan_growth, theta_digest, untie
 from ppdgrow.training.context import Setting
 
