@@ -22,9 +22,10 @@ from command_line import Command
 from equality import differences, events, metrics_faults
 from local_images import write_classes
 
-from ppdgrow.checkpoint import RunFolder, read_checkpoint, read_jsonl, read_state, write_checkpoint
+from ppdgrow.checkpoint import RunFolder, read_checkpoint, read_jsonl, read_state, write_checkpoint, write_jsonl
 from ppdgrow.cli import build_app
 from ppdgrow.cli.app import run
+from ppdgrow.comparison.reading import read_history
 from ppdgrow.data import batches
 from ppdgrow.data.batches import Batch, Batches
 from ppdgrow.engine import evaluate
@@ -500,6 +501,35 @@ def test_the_rerun_of_a_finished_run_says_what_its_metrics_lost(
     warnings = lines[: lines.index("already finished: step 21 is in broken")]  # what comes next is proposed after it
     assert [told in warning for warning in warnings] == ([True] if told else [])
     assert Path("broken/metrics.jsonl").read_bytes() == before
+
+
+def _by_step(folder: str) -> list[dict[str, Any]]:
+    """Metrics as older versions wrote them: the figures of an evaluation in its step's own line."""
+    steps: dict[int, dict[str, Any]] = {}
+    for line in read_jsonl(Path(folder) / "metrics.jsonl"):
+        steps.setdefault(line["step"], {}).update(line)
+    return list(steps.values())
+
+
+@pytest.mark.parametrize("stop", [draw(9), evaluation(2, 2)], ids=["between evaluations", "in an evaluation"])
+def test_metrics_of_older_versions_are_read_and_the_run_goes_on(
+    train: Any, unbroken: Any, ppdgrow: Command, words: Words, stop: Stop
+) -> None:
+    whole = unbroken("coupled", "lm")
+    train(stop, "coupled", "lm")
+    write_jsonl(Path("broken/metrics.jsonl"), _by_step("broken"))
+    assert "warning" not in ppdgrow("", *words("broken", "coupled", "lm")).stderr
+    untimed = [
+        [{key: value for key, value in line.items() if key != "timing"} for line in _by_step(name)]
+        for name in ("broken", whole)
+    ]
+    assert untimed[0] == untimed[1]
+    shutil.copytree(whole, "old")
+    write_jsonl(Path("old/metrics.jsonl"), _by_step("old"))
+    new, old = (read_history(Path(name)).metrics for name in (whole, "old"))
+    assert new.evaluations == old.evaluations
+    assert [point.step for point in new.evaluations] == [4, 8, 12, 16, 20, 21]
+    assert new.steps.tolist() == old.steps.tolist()
 
 
 def test_many_gaps_stay_one_short_line(train: Any, ppdgrow: Command, words: Words) -> None:
