@@ -8,19 +8,10 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Sequence
 from itertools import cycle
-from pathlib import Path
 from typing import TYPE_CHECKING
 
 from ppdgrow.config.kinds import KINDS
-from ppdgrow.console.picture import (
-    INK,
-    SUFFIXES,
-    check_file,
-    check_matplotlib,
-    new_figure,
-    render,
-    write_output,
-)
+from ppdgrow.console.picture import INK, new_figure, render
 from ppdgrow.probing.report import IDLE_ACTIVITY, BlockReport
 
 if TYPE_CHECKING:
@@ -36,26 +27,6 @@ MAX_LABELS = 40
 WIDE_RANGE = 30.0
 
 
-def check_plot(path: Path) -> None:
-    """Refuse a picture that could not be written, before any work.
-
-    Raises:
-        ConfigError: the suffix is unknown, or matplotlib is not installed.
-        StorageError: the folder is not there, or the path is one.
-    """
-    check_file(path, "--plot", SUFFIXES)
-    check_matplotlib("--plot")
-
-
-def write_plot(blocks: Sequence[BlockReport], path: Path, *, title: str) -> None:
-    """Draw the blocks and replace `path` by the picture, whole or not at all.
-
-    Raises:
-        StorageError: the file system refused; an older file is left as it was.
-    """
-    write_output(path, "--plot", draw(blocks, path.suffix.lower().removeprefix("."), title=title))
-
-
 def draw(blocks: Sequence[BlockReport], file_format: str, *, title: str) -> bytes:
     """The bytes of the picture; the same blocks give the same bytes."""
     with new_figure(min(16.0, 4.0 + 0.3 * len(blocks)), 5.0) as figure:
@@ -63,7 +34,9 @@ def draw(blocks: Sequence[BlockReport], file_format: str, *, title: str) -> byte
         _panel(upper, blocks, lambda block: block.gradient_norm, "gradient norm")
         _panel(lower, blocks, lambda block: block.activity, "activity  |B(x) - x| / |x|")
         _axis_of_activity(lower, blocks)
-        _axis_of_blocks(lower, blocks)
+        places = range(0, len(blocks), -(-len(blocks) // MAX_LABELS))
+        lower.set_xticks(places, [blocks[place].id for place in places], rotation=90 if len(blocks) > 16 else 0)
+        lower.set_xlabel("block, in order of application")
         figure.suptitle(title, parse_math=False)  # a folder may be called $x$
         figure.legend(*upper.get_legend_handles_labels(), loc="outside lower center", ncols=4, frameon=False)
         return render(figure, file_format)
@@ -116,10 +89,3 @@ def _axis_of_activity(axes: Axes, blocks: Sequence[BlockReport]) -> None:
             fontsize=8,
             bbox={"facecolor": "white", "edgecolor": "none", "pad": 1},
         )
-
-
-def _axis_of_blocks(axes: Axes, blocks: Sequence[BlockReport]) -> None:
-    stride = -(-len(blocks) // MAX_LABELS)
-    places = range(0, len(blocks), stride)
-    axes.set_xticks(places, [blocks[place].id for place in places], rotation=90 if len(blocks) > 16 else 0)
-    axes.set_xlabel("block, in order of application")

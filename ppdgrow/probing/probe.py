@@ -12,6 +12,7 @@ from ppdgrow.checkpoint.events import insertions
 from ppdgrow.config.architecture import BlockSpec
 from ppdgrow.config.requests import ProbeRequest
 from ppdgrow.console import Narrator
+from ppdgrow.console.picture import SUFFIXES, check_file, check_matplotlib, write_output
 from ppdgrow.engine.device import autocast
 from ppdgrow.engine.evaluate import BatchLike, mean_loss
 from ppdgrow.nn.cost import block_parameters, half_steps_by_block
@@ -21,7 +22,7 @@ from ppdgrow.nn.model import AnyPair, Model, State, build_model
 from ppdgrow.probing import cancellation as measure
 from ppdgrow.probing import roundoff
 from ppdgrow.probing.cancellation import DTYPES, ROUND_TRIP_DTYPES
-from ppdgrow.probing.plot import check_plot, write_plot
+from ppdgrow.probing.plot import draw
 from ppdgrow.probing.report import BlockReport, Orthogonality, PairReport, ProbeReport, RoundTrip, ThetaRecord
 from ppdgrow.probing.sample import DEFAULT_TOKENS, continue_text
 from ppdgrow.surgery.apply import theta_digest
@@ -37,7 +38,8 @@ def probe(request: ProbeRequest, narrator: Narrator) -> ProbeReport:
         StorageError: the picture cannot be written.
     """
     if request.plot is not None:
-        check_plot(request.plot)
+        check_file(request.plot, "--plot", SUFFIXES)
+        check_matplotlib("--plot")
     parent = load_parent(request.checkpoint, optimizer=False)
     setting = checkpoint_setting(parent, device=request.device, precision=request.precision, data_dir=request.data_dir)
     checkpoint = parent.checkpoint
@@ -58,7 +60,11 @@ def probe(request: ProbeRequest, narrator: Narrator) -> ProbeReport:
     )
     report = replace(report, sample=sample)
     if request.plot is not None:
-        write_plot(report.blocks, request.plot, title=f"{parent.run.path.name}, step {parent.step}")
+        file_format, title = (
+            request.plot.suffix.lower().removeprefix("."),
+            f"{parent.run.path.name}, step {parent.step}",
+        )
+        write_output(request.plot, "--plot", draw(report.blocks, file_format, title=title))
     return report
 
 

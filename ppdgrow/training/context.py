@@ -23,7 +23,7 @@ from ppdgrow.checkpoint.events import Event, lineage_up_to, used_ids
 from ppdgrow.config.architecture import InputSpec
 from ppdgrow.config.kinds import FAMILIES, Task
 from ppdgrow.config.load import Layer, Resolved, read_run_recipe, resolve
-from ppdgrow.config.schema import DataConfig, ModelConfig, Recipe
+from ppdgrow.config.schema import ModelConfig, Recipe
 from ppdgrow.config.state import Environment, TrainerState, Validation
 from ppdgrow.console import Narrator
 from ppdgrow.data import Dataset, Split, open_dataset
@@ -53,7 +53,6 @@ class Parent:
 
     @property
     def step(self) -> int:
-        """Optimizer steps that the checkpoint has behind it."""
         return self.checkpoint.state.step
 
     def lineage(self) -> list[Event]:
@@ -105,23 +104,20 @@ class Setting:
     dataset: Dataset
     recipe: Recipe
 
-    def evaluation(self, split: Split = "validation") -> Sequence[BatchLike]:
+    def evaluation(self, split: Split = "validation", num_batches: int | None = None) -> Sequence[BatchLike]:
         """The fixed batches of a split, by the recipe's batch size, its microbatches and `eval_batches`."""
-        return self._batches(split, self.recipe.train.eval_batches)
-
-    def whole(self, split: Split) -> Sequence[BatchLike]:
-        """All examples of a split, by the recipe's batch size and its microbatches."""
-        return self._batches(split, EVERYTHING)
-
-    def _batches(self, split: Split, num_batches: int) -> Sequence[BatchLike]:
         train = self.recipe.train
         return self.dataset.evaluation(
             split,
             batch_size=train.batch_size,
-            num_batches=num_batches,
+            num_batches=num_batches or train.eval_batches,
             device=self.device,
             microbatches=train.accumulate,
         )
+
+    def whole(self, split: Split) -> Sequence[BatchLike]:
+        """All examples of a split, in such batches."""
+        return self.evaluation(split, EVERYTHING)
 
     def evaluate(self, model: nn.Module, batches: Sequence[BatchLike], *, stop: StopFlag | None = None) -> Evaluation:
         """Per-example losses on fixed batches.
@@ -134,12 +130,10 @@ class Setting:
     def evaluate_checkpoint(
         self, checkpoint: Checkpoint, batches: Sequence[BatchLike], *, stop: StopFlag | None = None
     ) -> Evaluation:
-        """As `evaluate`, of a checkpoint's model."""
         model = build_model(checkpoint.architecture, checkpoint.tensors, self.device).eval()
         return self.evaluate(model, batches, stop=stop)
 
     def figures(self, evaluation: Evaluation, split: Split = "validation") -> Validation:
-        """Reported figures of an evaluation."""
         return evaluation.figures(
             self.dataset.bytes_per_token(split),
             tokens=self.recipe.model.task != "classify",
@@ -161,12 +155,10 @@ class RunContext:
 
     @property
     def recipe(self) -> Recipe:
-        """The run's resolved recipe."""
         return self.setting.recipe
 
     @property
     def last(self) -> int:
-        """The run's last step."""
         return self.first + self.recipe.train.steps
 
 
@@ -182,11 +174,6 @@ def task_of(recipe: Recipe) -> Task:
     return recipe.model.task
 
 
-def with_directory(data: DataConfig, directory: Path | None) -> DataConfig:
-    """The data section with `--data-dir` in place of its own directory, if one is given."""
-    return data if directory is None else data.model_copy(update={"directory": str(directory)})
-
-
 def checkpoint_setting(parent: Parent, *, device: str, precision: str | None, data_dir: Path | None) -> Setting:
     """The setting in which a checkpoint was trained, with the overrides of `grow` and `probe`.
 
@@ -195,7 +182,8 @@ def checkpoint_setting(parent: Parent, *, device: str, precision: str | None, da
         InvalidInputError: the data is not there, or is not what the checkpoint was built for.
     """
     recipe = parent.recipe
-    dataset = open_dataset(with_directory(recipe.data, data_dir), task_of(recipe), parent.checkpoint.tokenizer)
+    data = recipe.data if data_dir is None else recipe.data.model_copy(update={"directory": str(data_dir)})
+    dataset = open_dataset(data, task_of(recipe), parent.checkpoint.tokenizer)
     check_input(dataset, parent)
     return Setting(resolve_device(device), chosen_precision(parent, precision), dataset, recipe)
 
@@ -216,8 +204,11 @@ def check_input(dataset: Dataset, parent: Parent) -> None:
     found = input_spec_of(dataset, parent.recipe.model)
     expected = parent.checkpoint.architecture.input
     if found != expected:
+        gives, built_for = (
+            ", ".join(f"{key} {value}" for key, value in spec.model_dump().items()) for spec in (found, expected)
+        )
         raise ConfigError(
-            f"the data gives {_describe(found)}, but {str(parent.folder)!r} was built for {_describe(expected)}: "
+            f"the data gives {gives}, but {str(parent.folder)!r} was built for {built_for}: "
             "use the data and tokenizer of the checkpoint, or train a new model"
         )
 
@@ -250,8 +241,7 @@ def refuse_changed_data(dataset: Dataset, state: TrainerState, run: Path) -> Non
     Raises:
         InvalidInputError: a split is another.
     """
-    changed = changed_splits(dataset, state)
-    if changed is not None:
+    if (changed := changed_splits(dataset, state)) is not None:
         raise InvalidInputError(
             f"{changed} changed since step {state.step} of {str(run)!r} (another Python or another copy?): restore it, "
             "or train in a new --out"
@@ -277,19 +267,8 @@ def warn_of_changes(dataset: Dataset, parent: Parent | None, narrator: Narrator)
         report_parent(parent, narrator)
     for warning in dataset.warnings:
         narrator.warn(warning)
-    if parent is None:
-        return
-    for change in changed_data(dataset, parent.checkpoint.state, parent.folder):
+    for change in [] if parent is None else changed_data(dataset, parent.checkpoint.state, parent.folder):
         narrator.warn(f"{change}: figures before and after do not compare")
-
-
-def _describe(spec: Any) -> str:
-    return ", ".join(f"{key} {value}" for key, value in spec.model_dump().items())
-
-
-def inherited_values(parent: Parent, not_inherited: Sequence[str]) -> dict[str, Any]:
-    """Recipe values that a checkpoint hands on to `train CKPT`."""
-    return {key: value for key, value in parent.recipe_values.items() if key not in not_inherited}
 
 
 def resolved_recipe(run: RunFolder) -> Resolved:

@@ -210,7 +210,7 @@ def figures(preview: Preview) -> Iterator[list[str]]:
         "data": "data_bytes",
         f"memory on {preview.device.type}, at least": "total_bytes",
     }.items():
-        yield [name, *(format_bytes(model.memory.document()[key]) for model in models)]
+        yield [name, *(format_bytes(model.memory[key]) for model in models)]
     yield ["checkpoint", *(format_bytes(size) for size in preview.prepared.space.checkpoints[: len(models)])]
 
 
@@ -242,8 +242,8 @@ def preview_document(preview: Preview) -> dict[str, Any]:
         "flops": _run_flops(preview),
         "trial_flops": _trial_flops(preview),
         "piece_examples": microbatch_size(job.recipe),
-        "memory": before.memory.document(),
-        "memory_after_growth": after.memory.document(),
+        "memory": before.memory,
+        "memory_after_growth": after.memory,
         "memory_leaves_out": LEFT_OUT,
         "checkpoint_bytes": space.checkpoints[0],
         "checkpoint_bytes_after_growth": space.checkpoints[1],

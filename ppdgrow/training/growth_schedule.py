@@ -85,17 +85,9 @@ def requests_of(entry: GrowthConfig) -> tuple[GrowthRequest, ...]:
 
 def _request(entry: GrowthConfig, candidate: Candidate) -> GrowthRequest:
     own = candidate.model_dump(exclude_none=True)
-    kinds = own.get("pair", entry.pair)
     listed = own["position"].count(",") + 1 if own.get("position", "")[:1].isdigit() else len(own.get("pair", ()))
-    return GrowthRequest(
-        kinds=kinds,
-        pairs=own.get("pairs", max(entry.pairs, listed)),
-        position=own.get("position", entry.position),
-        source=own.get("source", entry.source),
-        scale=own.get("scale", entry.scale),
-        method=own.get("method", entry.method),
-        moments=own.get("moments", entry.moments),
-    )
+    others = {key: own.get(key, getattr(entry, key)) for key in ("position", "source", "scale", "method", "moments")}
+    return GrowthRequest(kinds=own.get("pair", entry.pair), pairs=own.get("pairs", max(entry.pairs, listed)), **others)
 
 
 @dataclass(frozen=True)

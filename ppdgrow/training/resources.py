@@ -7,7 +7,7 @@ On the disk the checkpoints of the run itself count. Logs are small, and those o
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import asdict, dataclass, is_dataclass
+from dataclasses import dataclass, is_dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -37,29 +37,17 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True)
-class Memory:
-    """Bytes that a run holds at the end of a forward pass, the largest of these sums within a step."""
-
-    weights_bytes: int
-    gradients_bytes: int
-    optimizer_bytes: int
-    activations_bytes: int
-    data_bytes: int
-
-    def document(self) -> dict[str, int]:
-        parts = asdict(self)
-        return parts | {"total_bytes": sum(parts.values())}
-
-
-@dataclass(frozen=True)
 class Footprint:
-    """A model in training: what it costs and holds."""
+    """A model in training: what it costs and holds.
+
+    `memory` are the bytes by use, and in all, that it holds at the end of a forward pass, when they are the most.
+    """
 
     architecture: Architecture
     parameters: int
     tokens_per_step: int
     flops_per_step: int
-    memory: Memory
+    memory: dict[str, int]
 
 
 def footprint(
@@ -106,13 +94,14 @@ def footprint(
             f"the model cannot even be counted ({first_line(error)}): use a smaller train.batch_size, "
             "data.sequence_length, model.width or model.layers"
         ) from None
-    memory = Memory(
-        weights_bytes=storage_bytes(model.state_dict().values()),
-        gradients_bytes=sum(parameter.nbytes for parameter in optimizer.parameters.values()),
-        optimizer_bytes=sum(tensor.nbytes for state in moments.values() for tensor in state.values()),
-        activations_bytes=activations,
-        data_bytes=data_bytes,
-    )
+    memory = {
+        "weights_bytes": storage_bytes(model.state_dict().values()),
+        "gradients_bytes": sum(parameter.nbytes for parameter in optimizer.parameters.values()),
+        "optimizer_bytes": sum(tensor.nbytes for state in moments.values() for tensor in state.values()),
+        "activations_bytes": activations,
+        "data_bytes": data_bytes,
+    }
+    memory["total_bytes"] = sum(memory.values())
     flops = tokens * training_flops_per_token(architecture)
     return Footprint(architecture, count_parameters(architecture), tokens, flops, memory)
 

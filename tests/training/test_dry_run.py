@@ -215,7 +215,7 @@ def fake_activations(architecture: Architecture, precision: Precision, batch: Ba
         start = Start(architecture, dict(initial_tensors(architecture, 0)), {}, {}, 0, 0.0, Ledger())
     recipe = Recipe(train=TrainConfig(batch_size=len(batch.targets), **train))
     found = footprint(start, recipe, batch, device=CPU, precision=precision, data_bytes=0, fake=fake)
-    return found.memory.activations_bytes
+    return found.memory["activations_bytes"]
 
 
 def real_model(architecture: Architecture) -> Model:
