@@ -1,67 +1,102 @@
 """What the commands do, as functions.
 
 Each takes what the command takes, by the names of its options, and returns its JSON document (DESIGN section 4).
-Narration goes to stderr; nothing is printed on stdout. Paths are those of run folders, or of checkpoints in them.
+Narration goes to stderr; nothing is printed on stdout. Paths are those of run folders, or of checkpoints in them, as
+text or `pathlib.Path`.
 """
 
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator, Mapping, Sequence
+import re
+import textwrap
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from typing import Any, Literal
+from inspect import Parameter, Signature, cleandoc
+from pathlib import Path
+from typing import Any, TypeVar
 
 import torch
 
-from ppdgrow.arguments import (
-    AnyPath,
-    AskedPrecision,
-    Device,
-    mapping,
-    one_of,
-    optional_number,
-    optional_one_of,
-    optional_path,
-    optional_whole,
-    path_of,
-    plain,
-    switch,
-)
-from ppdgrow.comparison.command import CompareRequest
-from ppdgrow.comparison.command import compare as run_compare
-from ppdgrow.comparison.evaluation import EvaluationOptions
-from ppdgrow.comparison.output import OutputFiles
-from ppdgrow.config.growth import JudgingRule, Method, Moments, Source
-from ppdgrow.config.load import Layer, flat_keys, read_yaml
+from ppdgrow.comparison.compare import compare as run_compare
+from ppdgrow.comparison.report import write_files
+from ppdgrow.config.options import Request, kinds
+from ppdgrow.config.requests import CompareRequest, DeviceName, GrowRequest, LoadRequest, ProbeRequest, TrainRequest
 from ppdgrow.console import Narrator
 from ppdgrow.engine.device import resolve_device
-from ppdgrow.growth.grow import GrowRequest, growth_asked
 from ppdgrow.growth.grow import grow as run_grow
 from ppdgrow.growth.train import train as run_train
 from ppdgrow.nn.model import Model, build_model
-from ppdgrow.probing.cancellation import DTYPES
-from ppdgrow.probing.probe import ProbeRequest
 from ppdgrow.probing.probe import probe as run_probe
 from ppdgrow.surgery import untie as untie_pairs
 from ppdgrow.training.context import load_parent
 from ppdgrow.training.dry_run import make_preview, preview_document
-from ppdgrow.training.preparation import TrainRequest
 
-Resume = Literal["auto", "never"]
+AnyPath = str | os.PathLike[str]
+Document = dict[str, Any]
+R = TypeVar("R", bound=Request)
 
 
-def train(
-    checkpoint: AnyPath | None = None,
-    *,
-    recipe: AnyPath | Mapping[str, Any] | None = None,
-    values: Mapping[str, Any] | None = None,
-    out: AnyPath | None = None,
-    device: Device = "auto",
-    resume: Resume = "auto",
-    deterministic: bool = False,
-    dry_run: bool = False,
-    quiet: bool = False,
-) -> dict[str, Any]:
+def _takes(request: type[R]) -> Callable[[Callable[[R, Narrator], Document]], Callable[..., Document]]:
+    """Give a function the arguments of a request, and `quiet`; its docstring says what they mean."""
+
+    def build(run: Callable[[R, Narrator], Document]) -> Callable[..., Document]:
+        parameters, descriptions = _parameters(request)
+        signature = Signature(parameters, return_annotation=Document)
+
+        def function(*args: Any, **keywords: Any) -> Document:
+            given = signature.bind(*args, **keywords).arguments
+            narrator = Narrator(quiet=given.pop("quiet", False))
+            if "baseline" in given:
+                given["paths"] = [given.pop("baseline"), *given.pop("others", ())]
+            return run(request.parse(given), narrator)
+
+        function.__signature__ = signature  # type: ignore[attr-defined]
+        function.__name__ = function.__qualname__ = run.__name__
+        arguments = "\n".join(["Args:", *descriptions])
+        function.__doc__ = cleandoc(run.__doc__ or "").replace("\n\nReturns:", f"\n\n{arguments}\n\nReturns:")
+        return function
+
+    return build
+
+
+def _parameters(request: type[Request]) -> tuple[list[Parameter], list[str]]:
+    """Those that Python callers have, and a description of each."""
+    parameters, descriptions = [], []
+
+    def add(name: str, kind: Any, annotation: Any, default: Any, text: str) -> None:
+        parameters.append(Parameter(name, kind, annotation=annotation, default=default))
+        descriptions.append(textwrap.fill(f"{name}: {text}", 100, initial_indent=" " * 4, subsequent_indent=" " * 8))
+
+    options = dict(request.options())
+    for name, field in request.model_fields.items():
+        option = options.get(name)
+        if option is not None and (option.key is not None or not option.in_python):
+            continue
+        text = field.description or _without_flags(option.help if option else "")
+        default = Parameter.empty if field.is_required() else field.default
+        annotation: Any = field.annotation
+        if annotation == tuple[Path, ...]:
+            annotation = AnyPath | Sequence[AnyPath]
+        elif Path in kinds(annotation):
+            annotation = AnyPath | annotation
+        if name == "paths":
+            add("baseline", Parameter.POSITIONAL_OR_KEYWORD, AnyPath, default, text)
+            add("others", Parameter.VAR_POSITIONAL, AnyPath, default, "More of them; with `accept` the trial alone.")
+        elif option is not None and option.argument:
+            add(name, Parameter.POSITIONAL_OR_KEYWORD, annotation, default, text)
+        else:
+            add(name, Parameter.KEYWORD_ONLY, annotation, default, text)
+    add("quiet", Parameter.KEYWORD_ONLY, bool, False, "No narration; warnings stay.")
+    return parameters, descriptions
+
+
+def _without_flags(help: str) -> str:
+    return re.sub(r"--([a-z-]+)", lambda flag: f"`{flag[1].replace('-', '_')}`", help)
+
+
+@_takes(TrainRequest)
+def train(request: TrainRequest, narrator: Narrator) -> Document:
     """Train a model from scratch, or on from a checkpoint, as `ppdgrow train`.
 
     A run that is there already goes on where it stopped; a finished one is not run again. torch's random state and
@@ -70,17 +105,6 @@ def train(
     In the main thread Ctrl-C and SIGTERM end the training at the next step by an `InterruptedRunError`, with the state
     saved: the same call goes on from there (before the first step, Ctrl-C is the usual `KeyboardInterrupt`). A second
     signal ends the whole process at once. In any other thread no signal reaches the training.
-
-    Args:
-        checkpoint: to go on from; a tied pair is untied by the first step. None: a new model.
-        recipe: a YAML file, or the same as a mapping of sections: `{"train": {"lr": 3e-4}}`.
-        values: recipe values by dotted key, such as `{"train.lr": 3e-4}`, over those of the recipe.
-        out: the run folder; without it one is named, see `run` in the document.
-        device: `auto` is CUDA where there is a GPU, else the CPU.
-        resume: `never` refuses a folder that holds this run already.
-        deterministic: deterministic kernels on CUDA.
-        dry_run: return what the run would do, cost and hold; train and write nothing.
-        quiet: no narration; warnings stay.
 
     Returns:
         The document of `ppdgrow train --json`: `run`, `checkpoint`, `step`, `validation`, `growth`, ... Of a dry run it
@@ -93,64 +117,15 @@ def train(
         InterruptedRunError: a signal came; the state is saved.
         StorageError: the file system refused.
     """
-    layers = []
-    if isinstance(recipe, Mapping):
-        layers.append(Layer("recipe", flat_keys(mapping("recipe", recipe), "recipe")))
-    elif recipe is not None:
-        path = path_of("recipe", recipe)
-        layers.append(Layer(f"recipe {path}", read_yaml(path)))
-    if values is not None:
-        layers.append(Layer("values", mapping("values", values)))
-    request = TrainRequest(
-        layers=layers,
-        checkpoint=optional_path("checkpoint", checkpoint),
-        out=optional_path("out", out),
-        device=one_of("device", device, Device),
-        resume=one_of("resume", resume, Resume),
-        deterministic=switch("deterministic", deterministic),
-    )
     with _torch_as_it_was():
-        if switch("dry_run", dry_run):
-            return preview_document(make_preview(request, Narrator(quiet=quiet)))
-        return run_train(request, Narrator(quiet=quiet))
+        if request.dry_run:
+            return preview_document(make_preview(request, narrator))
+        return run_train(request, narrator)
 
 
-def grow(
-    checkpoint: AnyPath,
-    *,
-    pair: str | Sequence[str] | None = None,
-    pairs: int | None = None,
-    position: str | int | Sequence[int] = "interleave",
-    source: Source | None = None,
-    scale: float = 1.0,
-    method: Method = "pair",
-    moments: Moments = "copy_v",
-    remove: str | None = None,
-    evaluate: bool = True,
-    out: AnyPath | None = None,
-    device: Device = "auto",
-    precision: AskedPrecision | None = None,
-    data_dir: AnyPath | None = None,
-    quiet: bool = False,
-) -> dict[str, Any]:
+@_takes(GrowRequest)
+def grow(request: GrowRequest, narrator: Narrator) -> Document:
     """Add identity-cancelling pairs to a checkpoint, or take one out, as `ppdgrow grow`. The input is only read.
-
-    Args:
-        checkpoint: to grow.
-        pair: a kind, or one for each pair, whose last repeats. None: `ffn`.
-        pairs: how many, each two layers. None: as many as kinds or places are named, at least one.
-        position: `end`, `start`, `middle`, `interleave`, or after how many blocks, such as `[2, 4, 6]`.
-        source: where theta_0 comes from. None: `copy` in a coupled stream, `slice` in a residual one.
-        scale: factor on the output projections of theta_0.
-        method: `pair`, or a rival that adds as many whole layers.
-        moments: optimizer state of the new parameters.
-        remove: `last` or the id of a pair to take out, in place of growing.
-        evaluate: measure the validation loss before and after; False compares outputs on one synthetic batch.
-        out: the new run folder; without it one is named, see `run` in the document.
-        device: where to evaluate.
-        precision: None: that in which the checkpoint was trained.
-        data_dir: local copies of the data sets; None: as in training.
-        quiet: no narration; warnings stay.
 
     Returns:
         The document of `ppdgrow grow --json`: `run`, `checkpoint`, `pairs` (their ids), `bit_exact`, ...
@@ -159,47 +134,12 @@ def grow(
         CheckFailedError: a pair changes the function; nothing is written.
         ConfigError, InvalidInputError, StorageError: as for `train`.
     """
-    asked: dict[str, Any] = {"pair": pair, "pairs": pairs, "position": position, "source": source}
-    asked |= {"scale": scale, "method": method, "moments": moments}
-    request = GrowRequest(
-        checkpoint=path_of("checkpoint", checkpoint),
-        growth=growth_asked(plain(asked), remove=remove, source="the arguments"),
-        remove=remove,
-        evaluate=switch("evaluate", evaluate),
-        out=optional_path("out", out),
-        device=one_of("device", device, Device),
-        precision=optional_one_of("precision", precision, AskedPrecision),
-        data_dir=optional_path("data_dir", data_dir),
-    )
-    return run_grow(request, Narrator(quiet=quiet)).document()
+    return run_grow(request, narrator).document()
 
 
-def probe(
-    checkpoint: AnyPath,
-    *,
-    dtypes: Sequence[str] | None = None,
-    plot: AnyPath | None = None,
-    sample: str | None = None,
-    tokens: int | None = None,
-    seed: int | None = None,
-    device: Device = "auto",
-    precision: AskedPrecision | None = None,
-    data_dir: AnyPath | None = None,
-    quiet: bool = False,
-) -> dict[str, Any]:
+@_takes(ProbeRequest)
+def probe(request: ProbeRequest, narrator: Narrator) -> Document:
     """Check the mathematics of a checkpoint, as `ppdgrow probe`. It is only read.
-
-    Args:
-        checkpoint: to probe.
-        dtypes: types in which to measure the cancellation: fp64, fp32, bf16, bf16_autocast, fp16. None: all.
-        plot: a file (.svg or .png) for gradient norm and activity per block; needs `ppdgrow[plot]`.
-        sample: a text that a language model is to continue.
-        tokens: of the continuation. None: 200.
-        seed: of its draws. None: 0.
-        device: where to compute.
-        precision: None: that in which the checkpoint was trained.
-        data_dir: local copies of the data sets; None: as in training.
-        quiet: no narration; warnings stay.
 
     Returns:
         The document of `ppdgrow probe --json`. A promise that does not hold raises nothing: `passed` is then False,
@@ -208,53 +148,12 @@ def probe(
     Raises:
         ConfigError, InvalidInputError, StorageError: as for `train`.
     """
-    request = ProbeRequest(
-        checkpoint=path_of("checkpoint", checkpoint),
-        dtypes=tuple(DTYPES) if dtypes is None else (dtypes,) if isinstance(dtypes, str) else tuple(dtypes),
-        device=one_of("device", device, Device),
-        precision=optional_one_of("precision", precision, AskedPrecision),
-        data_dir=optional_path("data_dir", data_dir),
-        plot=optional_path("plot", plot),
-        sample=None if sample is None else str(sample),
-        tokens=optional_whole("tokens", tokens),
-        seed=optional_whole("seed", seed),
-    )
-    return run_probe(request, Narrator(quiet=quiet)).document()
+    return run_probe(request, narrator).document()
 
 
-def compare(
-    baseline: AnyPath,
-    *others: AnyPath,
-    accept: bool = False,
-    epsilon: float | None = None,
-    twin: AnyPath | None = None,
-    margin: float | None = None,
-    rule: JudgingRule | None = None,
-    test: bool = False,
-    plot: AnyPath | None = None,
-    report: AnyPath | Sequence[AnyPath] = (),
-    device: Device | None = None,
-    precision: AskedPrecision | None = None,
-    data_dir: AnyPath | None = None,
-    quiet: bool = False,
-) -> dict[str, Any]:
+@_takes(CompareRequest)
+def compare(request: CompareRequest, narrator: Narrator) -> Document:
     """Compare runs with a baseline, or decide whether a growth is kept, as `ppdgrow compare`.
-
-    Args:
-        baseline: a run folder, or a folder of runs that are the seeds of one arm; with `accept` the parent.
-        *others: more of them; with `accept` the trial alone.
-        accept: decide between parent and trial.
-        epsilon: nats that the trial may lose against its parent. None: 0.
-        twin: the ungrown model, trained on from the parent on the same batches for the same budget.
-        margin: nats that the trial may lose against the twin. None: 0.01.
-        rule: the one that decides. None: `twin` where there is a twin, else `parent`.
-        test: evaluate every run on the whole test split too; it must not decide anything.
-        plot: a file (.svg or .png) for the curves; needs `ppdgrow[plot]`.
-        report: one or more files (.html or .md) for a page with every figure.
-        device: where models are evaluated, with `twin` and `test`. None: `auto`.
-        precision: in which they are. None: as they were trained.
-        data_dir: local copies of the data sets; None: as in training.
-        quiet: no narration; warnings stay.
 
     Returns:
         The document of `ppdgrow compare --json`. A rejection raises nothing: `verdict` is then `reject`.
@@ -263,32 +162,15 @@ def compare(
         ConfigError: runs that are not comparable, or arguments that would do nothing.
         InvalidInputError, DivergedError, StorageError: as for `train`.
     """
-    pages = [report] if isinstance(report, str | os.PathLike) else report
-    request = CompareRequest(
-        paths=[path_of("baseline", baseline), *(path_of("others", other) for other in others)],
-        accept=switch("accept", accept),
-        epsilon=optional_number("epsilon", epsilon),
-        twin=optional_path("twin", twin),
-        margin=optional_number("margin", margin),
-        rule=optional_one_of("rule", rule, JudgingRule),
-        test=switch("test", test),
-        files=OutputFiles(optional_path("plot", plot), tuple(path_of("report", page) for page in pages)),
-        evaluation=EvaluationOptions(
-            optional_one_of("device", device, Device),
-            optional_one_of("precision", precision, AskedPrecision),
-            optional_path("data_dir", data_dir),
-        ),
-    )
-    narrator = Narrator(quiet=quiet)
     comparison = run_compare(request, narrator)
     for warning in comparison.warnings:
         narrator.warn(warning)
-    for file in request.files.write(comparison):
+    for file in write_files(comparison, request):
         narrator.say(f"written: {file}")
     return comparison.document()
 
 
-def load(path: AnyPath, *, device: Device = "cpu", untie: bool = True) -> Model:
+def load(path: AnyPath, *, device: DeviceName = "cpu", untie: bool = True) -> Model:
     """The model of a run folder or checkpoint as a plain `torch.nn.Module`, in evaluation mode.
 
     `model(inputs)` gives logits: token ids `(B, T)` to `(B, T, V)`, images `(B, C, H, W)` or vectors `(B, N)` to
@@ -307,11 +189,11 @@ def load(path: AnyPath, *, device: Device = "cpu", untie: bool = True) -> Model:
         ConfigError: the device is not there.
         InvalidInputError: the checkpoint is missing, cut off or altered.
     """
-    untie = switch("untie", untie)
-    where = resolve_device(one_of("device", device, Device))
-    checkpoint = load_parent(path_of("path", path), optimizer=False).checkpoint
+    request = LoadRequest.parse({"path": path, "device": device, "untie": untie})
+    where = resolve_device(request.device)
+    checkpoint = load_parent(request.path, optimizer=False).checkpoint
     architecture, tensors = checkpoint.architecture, checkpoint.tensors
-    if untie:
+    if request.untie:
         architecture, tensors, _ = untie_pairs(architecture, tensors, {})
     return build_model(architecture, tensors, where).eval()
 

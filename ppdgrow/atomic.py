@@ -21,6 +21,7 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 
 from ppdgrow.errors import ConfigError, StorageError
+from ppdgrow.units import format_bytes
 
 TEMPORARY_PREFIX = ".tmp-"
 OWN_PREFIX = f"{TEMPORARY_PREFIX}ppdgrow-"
@@ -64,22 +65,9 @@ def free_bytes(path: Path) -> int:
     return shutil.disk_usage(next(place for place in (path, *path.parents) if place.exists())).free
 
 
-def format_bytes(size: int) -> str:
-    """Three significant digits: 999 B, 12.3 MB, 860 GB."""
-    value, units = float(size), ["B", "kB", "MB", "GB", "TB", "PB", "EB"]
-    while value >= 999.5 and len(units) > 1:
-        value, units = value / 1000, units[1:]
-    return f"{value:.3g} {units[0]}" if value < 999.5 else f"{value:.0f} {units[0]}"
-
-
 @contextmanager
 def storage_errors(path: Path, needed: int | None = None) -> Iterator[None]:
-    """Turn an `OSError` of a write below `path` into a `StorageError` that names it.
-
-    Args:
-        path: what is written.
-        needed: its bytes, where they are known, for the message of a full disk.
-    """
+    """Turn an `OSError` of a write of `path` into a `StorageError` that names it, of a full disk the bytes `needed`."""
     try:
         yield
     except OSError as error:
@@ -123,7 +111,7 @@ def replace_file(path: Path, data: bytes) -> None:
         OSError: an older file is left as it was.
     """
     sweep_leftovers(path.parent, OWN_PREFIX)
-    temporary, descriptor = _new_file(path.parent)
+    temporary, descriptor = _new_temporary(path.parent, folder=False)
     try:
         with os.fdopen(descriptor, "wb") as file:
             file.write(data)
@@ -158,7 +146,8 @@ def new_folder(path: Path, *, replace: bool = True) -> Iterator[Path]:
             with _temporary_folder(path.parent) as temporary:
                 try:
                     yield temporary
-                    _flush(temporary)
+                    for file in (*temporary.rglob("*"), temporary):
+                        fsync_path(file)
                     _move_in(temporary, path, replace=replace)
                 except OSError as error:
                     written = sum(file.stat().st_size for file in temporary.rglob("*") if file.is_file())
@@ -180,12 +169,6 @@ def _make_parents(folder: Path) -> list[Path]:
     missing = [place for place in (folder, *folder.parents) if not place.exists()]
     folder.mkdir(parents=True, exist_ok=True)
     return missing
-
-
-def _flush(folder: Path) -> None:
-    for file in folder.rglob("*"):
-        fsync_path(file)
-    fsync_path(folder)
 
 
 def _move_in(temporary: Path, path: Path, *, replace: bool) -> None:
@@ -236,17 +219,16 @@ def _has_content(path: Path) -> bool:
 
 def follow_umask(path: Path) -> None:
     """Give a file the mode that the umask asks for (safetensors always writes 0600)."""
-    path.chmod(0o666 & ~_umask())
+    mask = os.umask(0)
+    os.umask(mask)
+    path.chmod(0o666 & ~mask)
 
 
 def sweep_leftovers(folder: Path, prefix: str = TEMPORARY_PREFIX) -> None:
     """Remove what a killed process left half-written directly below `folder`; put back what it had set aside.
 
-    What a living process is writing is locked, and left alone.
-
-    Args:
-        folder: that of a run, where everything temporary is the run's, or any.
-        prefix: `OWN_PREFIX` where others may have temporary files too.
+    What a living process is writing is locked, and left alone. In the folder of a run everything temporary is the
+    run's; elsewhere, where others may have temporary files too, the prefix is `OWN_PREFIX`.
     """
     if not folder.is_dir():
         return
@@ -290,11 +272,18 @@ def _try_lock(descriptor: int) -> bool:
     return True
 
 
-def _new_file(folder: Path) -> tuple[Path, int]:
-    """A temporary file that is locked, and its descriptor."""
+def _new_temporary(parent: Path, *, folder: bool) -> tuple[Path, int]:
+    """A file or folder that is locked, and its descriptor."""
     while True:
-        path = folder / f"{OWN_PREFIX}{secrets.token_hex(6)}"
-        descriptor = os.open(path, os.O_CREAT | os.O_EXCL | os.O_WRONLY, 0o666)
+        path = parent / f"{OWN_PREFIX}{secrets.token_hex(6)}"
+        if folder:
+            path.mkdir()
+            try:
+                descriptor = os.open(path, os.O_RDONLY)
+            except FileNotFoundError:  # swept before it was locked
+                continue
+        else:
+            descriptor = os.open(path, os.O_CREAT | os.O_EXCL | os.O_WRONLY, 0o666)
         if _is_ours(descriptor, path):
             return path, descriptor
         os.close(descriptor)
@@ -303,16 +292,7 @@ def _new_file(folder: Path) -> tuple[Path, int]:
 @contextmanager
 def _temporary_folder(parent: Path) -> Iterator[Path]:
     """A new folder that is locked; what is left of it at the end is removed."""
-    while True:
-        path = parent / f"{OWN_PREFIX}{secrets.token_hex(6)}"
-        path.mkdir()
-        try:
-            descriptor = os.open(path, os.O_RDONLY)
-        except FileNotFoundError:  # swept before it was locked
-            continue
-        if _is_ours(descriptor, path):
-            break
-        os.close(descriptor)
+    path, descriptor = _new_temporary(parent, folder=True)
     try:
         yield path
     finally:
@@ -332,9 +312,3 @@ def _is_ours(descriptor: int, path: Path) -> bool:
         return os.path.samestat(os.fstat(descriptor), path.stat())
     except FileNotFoundError:
         return False
-
-
-def _umask() -> int:
-    mask = os.umask(0)
-    os.umask(mask)
-    return mask

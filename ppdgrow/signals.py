@@ -23,7 +23,7 @@ _IMPORT_MACHINERY = "<frozen importlib._bootstrap"
 def handling(handler: Callable[[int, FrameType | None], None]) -> Iterator[None]:
     """Handle the ending signals by `handler` while the body runs; outside the main thread nothing is changed."""
     try:
-        before = {number: signal.signal(number, handler) for number in _heeded()}
+        before = {number: signal.signal(number, handler) for number in _handled()}
     except ValueError:  # not the main thread
         before = {}
     try:
@@ -33,14 +33,14 @@ def handling(handler: Callable[[int, FrameType | None], None]) -> Iterator[None]
             signal.signal(number, previous)
 
 
-def _heeded() -> list[signal.Signals]:
+def _handled() -> list[signal.Signals]:
     ignored = signal.getsignal(signal.SIGHUP) == signal.SIG_IGN
     return [number for number in ENDING if number != signal.SIGHUP or not ignored]
 
 
 def end_at_signals() -> None:
     """Let these signals end the process in one line until something has begun; Python itself would show a traceback."""
-    for number in _heeded():
+    for number in _handled():
         signal.signal(number, lambda number, frame: _end(number))
 
 

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
 from collections.abc import Callable
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 TINY = ["--width", "16"]
@@ -35,3 +37,10 @@ class Result:
 
 
 Command = Callable[..., Result]
+
+
+def snapshot() -> dict[str, str]:
+    """The sha256 of every file below the current folder, by path."""
+    return {
+        str(path): hashlib.sha256(path.read_bytes()).hexdigest() for path in sorted(Path().rglob("*")) if path.is_file()
+    }

@@ -54,6 +54,7 @@ def _scenario(line: str, *options: str, out: str | None = "r", interrupted: int 
 
 SCENARIOS = {
     "train": _scenario(TRAIN, *TINY),
+    "muon": _scenario(TRAIN, *TINY, "-o", "train.optimizer=muon"),
     # an evaluation in the midst of the run was interrupted; and that of the last step, which is saved a second time
     "unevaluated": _scenario(TRAIN, *TINY, interrupted=2),
     "resave": _scenario(TRAIN, *TINY, "-o", "train.keep=1", interrupted=5),

@@ -23,14 +23,13 @@ import ppdgrow
 from ppdgrow import api, cli
 from ppdgrow.cli import build_app
 from ppdgrow.cli.app import run
-from ppdgrow.config.load import Layer
+from ppdgrow.config.requests import TrainRequest
 from ppdgrow.console import Narrator
 from ppdgrow.data.batches import Batch, Batches
 from ppdgrow.growth.train import train as run_train
 from ppdgrow.nn.coupling import Pair
 from ppdgrow.probing.cancellation import separation
 from ppdgrow.training.context import Parent, load_parent
-from ppdgrow.training.preparation import TrainRequest
 
 ROOT = Path(__file__).parent.parent
 TINY = {
@@ -186,39 +185,39 @@ def test_values_lie_over_the_recipe_file_and_that_over_the_defaults(folder: Path
         (lambda: ppdgrow.train(recipe={"train": {"steps": 1.5}}), "found 1.5.*from recipe"),
         (lambda: ppdgrow.train(recipe={"train": 5}), "section of the recipe"),
         (lambda: ppdgrow.train(recipe="missing.yaml"), "does not exist"),
-        (lambda: ppdgrow.train(device="gpu"), "device is 'gpu', expected one of auto, cpu, cuda"),  # type: ignore[arg-type]
-        (lambda: ppdgrow.train(resume="maybe"), "resume is 'maybe'"),  # type: ignore[arg-type]
+        (lambda: ppdgrow.train(device="gpu"), "device is 'gpu', expected one of auto, cpu, cuda"),
+        (lambda: ppdgrow.train(resume="maybe"), "resume is 'maybe'"),
         (lambda: ppdgrow.train(values=TINY, out=""), "out is '', expected the path"),
-        (lambda: ppdgrow.grow("small", method="zeros"), "method: found 'zeros', expected"),  # type: ignore[arg-type]
-        (lambda: ppdgrow.grow("small", moments="all"), "moments: found 'all', expected"),  # type: ignore[arg-type]
+        (lambda: ppdgrow.grow("small", method="zeros"), "method: found 'zeros', expected"),
+        (lambda: ppdgrow.grow("small", moments="all"), "moments: found 'all', expected"),
         (lambda: ppdgrow.grow("small", pair="fnn"), "found 'fnn', expected one of"),
         (lambda: ppdgrow.grow("small", pairs=0), "pairs: found 0"),
         (lambda: ppdgrow.grow("small", scale=float("nan")), "scale: found nan"),
         (lambda: ppdgrow.grow("small", position="middel"), "position: found 'middel'"),
-        (lambda: ppdgrow.grow("small", precision="fp16"), "precision is 'fp16'"),  # type: ignore[arg-type]
+        (lambda: ppdgrow.grow("small", precision="fp16"), "precision is 'fp16'"),
         (lambda: ppdgrow.grow("small", remove="p1", pairs=2), "give one or the other"),
         (lambda: ppdgrow.grow("small", remove="p1", method="zero"), "give one or the other"),
         (lambda: ppdgrow.probe("small", dtypes=["fp31"]), "unknown dtype 'fp31'"),
         (lambda: ppdgrow.compare("small"), "expected a baseline and at least one other"),
         (lambda: ppdgrow.compare("small", "small", epsilon=1.0), "without --accept"),
         (lambda: ppdgrow.compare("small", "small", device="cpu"), "without --test"),
-        (lambda: ppdgrow.compare("small", "small", accept=True, rule="both"), "rule is 'both'"),  # type: ignore[arg-type]
+        (lambda: ppdgrow.compare("small", "small", accept=True, rule="both"), "rule is 'both'"),
         (lambda: ppdgrow.load("small", device="gpu"), "device is 'gpu'"),  # type: ignore[arg-type]
         (lambda: ppdgrow.load(None), "path is None, expected the path"),  # type: ignore[arg-type]
         (lambda: ppdgrow.load("small", untie=1), "untie is 1, expected True or False"),  # type: ignore[arg-type]
-        (lambda: ppdgrow.train(out=3), "out is 3, expected the path"),  # type: ignore[arg-type]
-        (lambda: ppdgrow.train(out=b"run"), "out is b'run', expected the path"),  # type: ignore[arg-type]
-        (lambda: ppdgrow.train(checkpoint=1), "checkpoint is 1"),  # type: ignore[arg-type]
-        (lambda: ppdgrow.train(recipe=[1]), r"recipe is \[1\]"),  # type: ignore[arg-type]
-        (lambda: ppdgrow.train(values=[1]), r"values is \[1\], expected a mapping"),  # type: ignore[arg-type]
-        (lambda: ppdgrow.train(values="train.lr=1"), "expected a mapping"),  # type: ignore[arg-type]
-        (lambda: ppdgrow.train(values={1: 2}), "unknown recipe key '1'"),  # type: ignore[dict-item]
+        (lambda: ppdgrow.train(out=3), "out is 3, expected the path"),
+        (lambda: ppdgrow.train(out=b"run"), "out is b'run', expected the path"),
+        (lambda: ppdgrow.train(checkpoint=1), "checkpoint is 1"),
+        (lambda: ppdgrow.train(recipe=[1]), r"recipe is \[1\]"),
+        (lambda: ppdgrow.train(values=[1]), r"values is \[1\], expected a mapping"),
+        (lambda: ppdgrow.train(values="train.lr=1"), "expected a mapping"),
+        (lambda: ppdgrow.train(values={1: 2}), "unknown recipe key '1'"),
         (lambda: ppdgrow.train(values={"train.betas": 0.9}), "train.betas: found 0.9"),
-        (lambda: ppdgrow.train(deterministic="no"), "deterministic is 'no', expected True"),  # type: ignore[arg-type]
-        (lambda: ppdgrow.train(dry_run="no"), "dry_run is 'no', expected True or False"),  # type: ignore[arg-type]
-        (lambda: ppdgrow.grow("small", evaluate="no"), "evaluate is 'no'"),  # type: ignore[arg-type]
-        (lambda: ppdgrow.compare(["small", "small"]), "baseline is .*expected the path"),  # type: ignore[arg-type]
-        (lambda: ppdgrow.compare("a", "b", accept=True, margin="x"), "margin is 'x'"),  # type: ignore[arg-type]
+        (lambda: ppdgrow.train(deterministic="no"), "deterministic is 'no', expected True"),
+        (lambda: ppdgrow.train(dry_run="no"), "dry_run is 'no', expected True or False"),
+        (lambda: ppdgrow.grow("small", evaluate="no"), "evaluate is 'no'"),
+        (lambda: ppdgrow.compare(["small", "small"]), "baseline is .*expected the path"),
+        (lambda: ppdgrow.compare("a", "b", accept=True, margin="x"), "margin is 'x'"),
     ],
 )
 def test_wrong_arguments_are_configuration_errors(call: Callable[[], Any], message: str, folder: Path) -> None:
@@ -230,10 +229,10 @@ def test_wrong_arguments_are_configuration_errors(call: Callable[[], Any], messa
 def test_numbers_and_paths_of_other_libraries_are_taken(folder: Path) -> None:
     (folder / "words.txt").write_text("some words\n" * 400)
     values = TINY | {"train.steps": np.int64(2), "train.lr": np.float32(0.25), "data.name": Path("words.txt")}
-    document = ppdgrow.train(values=values, out=Path("run"), device=torch.device("cpu"), quiet=True)  # type: ignore[arg-type]
+    document = ppdgrow.train(values=values, out=Path("run"), device=torch.device("cpu"), quiet=True)
     assert document["step"] == 2
     assert "lr: 0.25" in (folder / "run" / "recipe.yaml").read_text()
-    assert len(ppdgrow.grow("run", pairs=np.int64(2), position=(0, 1), quiet=True)["pairs"]) == 2  # type: ignore[arg-type]
+    assert len(ppdgrow.grow("run", pairs=np.int64(2), position=(0, 1), quiet=True)["pairs"]) == 2
 
 
 @pytest.mark.parametrize("call", [ppdgrow.train, ppdgrow.grow, ppdgrow.probe, ppdgrow.load])
@@ -293,7 +292,7 @@ def test_training_leaves_the_state_of_torch_to_the_caller(folder: Path) -> None:
         assert torch.are_deterministic_algorithms_enabled()
     finally:
         torch.use_deterministic_algorithms(False)
-    run_train(TrainRequest([Layer("values", TINY)], out=Path("third")), Narrator(quiet=True))
+    run_train(TrainRequest.parse({"values": TINY, "out": "third"}), Narrator(quiet=True))
     assert not torch.equal(torch.get_rng_state(), before), "control: training itself seeds torch"
 
 
@@ -337,13 +336,25 @@ def test_training_runs_in_another_thread(folder: Path) -> None:
 
 # What the command line alone has, and what it calls otherwise.
 ALONE = {"json", "keys"}
-RECIPE_FLAGS = {"model", "layers", "width", "data", "data_dir", "steps", "horizon", "decay", "seed", "pair_lr", "only"}
+RECIPE_FLAGS = {
+    "model",
+    "num_layers",
+    "width",
+    "data",
+    "data_dir",
+    "steps",
+    "horizon",
+    "decay",
+    "seed",
+    "pair_lr",
+    "only",
+}
 RECIPE_FLAGS |= {"lr", "batch_size"}
 RENAMED = {
     "train": {**dict.fromkeys(RECIPE_FLAGS | {"precision"}, "values"), "override": "values"},
-    "grow": {"no_eval": "evaluate"},
-    "probe": {"dtype": "dtypes"},
-    "compare": {"runs": "baseline others"},
+    "grow": {},
+    "probe": {},
+    "compare": {"paths": "baseline others"},
 }
 
 

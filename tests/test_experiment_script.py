@@ -16,11 +16,11 @@ from typing import Any
 
 import pytest
 
-from ppdgrow.accounting import training_flops_per_token
 from ppdgrow.checkpoint import RunFolder, read_jsonl
 from ppdgrow.config.architecture import ImageInput, TokenInput, new_architecture
 from ppdgrow.config.kinds import Task
 from ppdgrow.config.load import Layer, read_yaml, resolve
+from ppdgrow.nn.cost import training_flops_per_token
 
 RECIPES = Path(__file__).parent.parent / "recipes"
 

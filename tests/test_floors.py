@@ -13,18 +13,16 @@ import pytest
 PACKAGE = Path(__file__).parent.parent / "ppdgrow"
 # From the ground up. What stands in one row does not know what stands beside it.
 FLOORS = (
-    ("errors", "signals"),
+    ("errors", "signals", "units"),
     ("provenance", "seeding", "statistics", "atomic"),
     ("console",),
     ("config",),
-    ("accounting",),
     ("nn", "data"),
     ("surgery", "checkpoint", "optim"),
     ("engine",),
     ("training",),
     ("growth",),
     ("comparison", "probing"),
-    ("arguments",),
     ("api",),
     ("cli",),
 )

@@ -7,6 +7,7 @@ there is one, and manifest.json with the sha256 of each, written last: its prese
 from __future__ import annotations
 
 import json
+import math
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -17,7 +18,7 @@ import torch
 from pydantic import BaseModel, ValidationError
 from torch import Tensor
 
-from ppdgrow.atomic import format_bytes, free_bytes, new_folder, sha256_file, storage_errors
+from ppdgrow.atomic import free_bytes, new_folder, sha256_file, storage_errors
 from ppdgrow.checkpoint.files import invalid, json_text, one_line, plain_file, read_json, readable
 from ppdgrow.checkpoint.shards import (
     INDEX,
@@ -36,6 +37,8 @@ from ppdgrow.config.architecture import Architecture
 from ppdgrow.config.state import TrainerState
 from ppdgrow.errors import InvalidInputError, StorageError
 from ppdgrow.nn.model import check_shapes
+from ppdgrow.nn.parts import NAMES
+from ppdgrow.units import format_bytes
 
 MANIFEST = "manifest.json"
 CONFIG = "config.json"
@@ -195,45 +198,54 @@ def verify(folder: Path) -> None:
     Raises:
         InvalidInputError: a file is missing, of another size, has another sha256, or is not what it should be.
     """
-    _verify_bytes(folder)
+    listed = _verify_bytes(folder)
     architecture = read_config(folder)
     state = read_state(folder)
     if STEP_NAME.fullmatch(folder.name) and step_of(folder) != state.step:
         raise invalid(folder / STATE, f"step is {state.step}, expected that of the folder's name")
     _read_tokenizer(folder)
-    listed = _listed_files(folder)
     layout = weight_layout(folder)
     for name in (*layout, *([] if SINGLE in layout else [INDEX])):
         if name not in listed:
             raise invalid(folder / name, f"not listed in {MANIFEST}")
     weights = {name: header for headers in layout.values() for name, header in headers.items()}
     _verify_fit(folder / next(iter(layout)), architecture, weights)
-    for key, header in tensor_headers(folder / TRAINER_TENSORS).items():
+    _verify_moments(folder / TRAINER_TENSORS, weights)
+
+
+def _verify_moments(path: Path, weights: Mapping[str, TensorHeader]) -> None:
+    """Optimizer state is of any kind, as long as each tensor is one number or of the weight's shape."""
+    moments: dict[str, dict[str, TensorHeader]] = {}
+    for key, header in tensor_headers(path).items():
         kind, _, name = key.partition(".")
         if kind == "rng":
             continue
         if name not in weights:
-            raise invalid(folder / TRAINER_TENSORS, f"unexpected tensor {key!r}")
-        shape = () if kind == "step" else weights[name].shape
-        if header.dtype not in FLOATING or header.shape != shape:
-            found = f"{key!r} is {header.dtype} {header.shape}, expected floating point {shape}"
-            raise invalid(folder / TRAINER_TENSORS, found)
+            raise invalid(path, f"unexpected tensor {key!r}")
+        if header.dtype not in FLOATING or (header.shape != weights[name].shape and math.prod(header.shape) != 1):
+            raise invalid(
+                path, f"{key!r} is {header.dtype} {header.shape}, expected floating point {weights[name].shape}"
+            )
+        moments.setdefault(name, {})[key] = header
+    for name, state in moments.items():
+        if all(header.shape != weights[name].shape for header in state.values()):
+            raise invalid(path, f"incomplete optimizer state of {name!r}: only {', '.join(state)}")
 
 
 def _verify_fit(path: Path, architecture: Architecture, weights: Mapping[str, TensorHeader]) -> None:
     """Hold the headers of weights against the architecture, without allocating what either of them claims."""
     dtypes = sorted({header.dtype for header in weights.values()})
-    if any(name.startswith("blocks.") for name in weights) and (len(dtypes) > 1 or dtypes[0] not in FLOATING):
-        raise invalid(path, f"weights of type {', '.join(dtypes)}, expected one of {', '.join(FLOATING)} for all")
-    if not any(name.startswith("blocks.") for name in weights):
+    if not any(map(NAMES.block_of, weights)):
         return  # not weights of a model; whoever builds one says which tensor is missing
+    if len(dtypes) > 1 or dtypes[0] not in FLOATING:
+        raise invalid(path, f"weights of type {', '.join(dtypes)}, expected one of {', '.join(FLOATING)} for all")
     try:
         check_shapes(architecture, {name: header.shape for name, header in weights.items()})
     except InvalidInputError as error:
         raise invalid(path, str(error)) from None
 
 
-def _verify_bytes(folder: Path) -> None:
+def _verify_bytes(folder: Path) -> dict[str, dict[str, Any]]:
     listed = _listed_files(folder)
     for required in (CONFIG, STATE, TRAINER_TENSORS):
         if required not in listed:
@@ -247,6 +259,7 @@ def _verify_bytes(folder: Path) -> None:
             digest = sha256_file(path)
         if digest != expected["sha256"]:
             raise invalid(path, f"sha256 {digest[:12]}.., expected {expected['sha256'][:12]}..: altered")
+    return listed
 
 
 def _listed_files(folder: Path) -> dict[str, dict[str, Any]]:
@@ -256,14 +269,10 @@ def _listed_files(folder: Path) -> dict[str, dict[str, Any]]:
     if not isinstance(files, dict) or type(document.get("format")) is not int or document["format"] != FORMAT:
         raise invalid(folder / MANIFEST, f"expected format {FORMAT} with a list of files")
     for name, entry in files.items():
-        if not (isinstance(entry, dict) and type(entry.get("sha256")) is str and type(entry.get("bytes")) is int):
-            raise invalid(folder / MANIFEST, f"entry {name!r} has no sha256 and size")
-        if not SHA256.fullmatch(entry["sha256"]) or entry["bytes"] < 0:
-            raise invalid(
-                folder / MANIFEST,
-                f"entry {name!r} has sha256 {entry['sha256']!r} and {entry['bytes']} bytes, expected 64 digits of "
-                "0-9 and a-f, and a size",
-            )
+        sha256, size = (entry.get("sha256"), entry.get("bytes")) if isinstance(entry, dict) else (None, None)
+        if type(sha256) is not str or not SHA256.fullmatch(sha256) or type(size) is not int or size < 0:
+            found = f"entry {name!r} has no sha256 and size, expected 64 digits of 0-9 and a-f, and a number of bytes"
+            raise invalid(folder / MANIFEST, found)
     if MANIFEST in files:
         raise invalid(folder / MANIFEST, "it lists itself")
     return files

@@ -26,10 +26,10 @@ class RunFolder:
     """The places in a run folder. Nothing is created by naming it.
 
     recipe.yaml             the recipe that ran, with the source of each value
-    metrics.jsonl           one line per optimizer step; wall-clock only under "timing"
+    metrics.jsonl           a line per optimizer step and one per evaluation; wall-clock only under "timing"
     growth.jsonl            lineage and events, with their figures, command, version, commit and machine
     test.jsonl              figures on the test split, by checkpoint, where compare --test asked for them
-    trials/                 the arms of a round, while nothing is decided
+    trials/                 the arms of a round while nothing is decided; gone afterwards
     README.md               model card
     checkpoints/            one folder for each step that is kept, see `format`
     """
@@ -38,36 +38,29 @@ class RunFolder:
 
     @property
     def recipe_path(self) -> Path:
-        """The resolved recipe."""
         return self.path / "recipe.yaml"
 
     @property
     def metrics_path(self) -> Path:
-        """One line per optimizer step."""
         return self.path / "metrics.jsonl"
 
     @property
     def growth_path(self) -> Path:
-        """One line per event of the lineage."""
         return self.path / "growth.jsonl"
 
     @property
     def test_path(self) -> Path:
-        """One line per checkpoint that was evaluated on the test split."""
         return self.path / "test.jsonl"
 
     @property
     def card_path(self) -> Path:
-        """The model card."""
         return self.path / "README.md"
 
     @property
     def trials_path(self) -> Path:
-        """Where growths are tried while nothing is decided; gone afterwards."""
         return self.path / "trials"
 
     def checkpoint_path(self, step: int) -> Path:
-        """The checkpoint folder of a step."""
         return self.path / "checkpoints" / f"step-{step:08d}"
 
     def checkpoints(self) -> list[Path]:
@@ -175,37 +168,29 @@ class RunFolder:
         with storage_errors(self.path):
             file = (self.path / LOCK).open("a")
         with file:
-            with storage_errors(self.path):
-                try:
-                    fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-                except BlockingIOError:
-                    raise _taken(self.path) from None
-                except OSError as error:
-                    raise StorageError(
-                        f"cannot lock {str(self.path)!r} ({error.strerror or error}): its file system has no locks, so "
-                        "two runs could write there at once; choose a folder on a local disk with --out"
-                    ) from error
-            with self._held():
-                yield
-
-    @contextmanager
-    def _held(self) -> Iterator[None]:
-        """Hold the folder itself too, where that is possible: its lock file may be removed under a living process."""
-        descriptor = os.open(self.path, os.O_RDONLY)
-        try:
             try:
-                fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            except BlockingIOError:
-                raise _taken(self.path) from None
-            except OSError:
-                pass  # a folder cannot be locked there; the lock file is
-            yield
-        finally:
-            os.close(descriptor)
+                self._take(file.fileno())
+            except OSError as error:
+                raise StorageError(
+                    f"cannot lock {str(self.path)!r} ({error.strerror or error}): its file system has no locks, so two "
+                    "runs could write there at once; choose a folder on a local disk with --out"
+                ) from error
+            # The folder itself too, where that is possible: its lock file may be removed under a living process.
+            descriptor = os.open(self.path, os.O_RDONLY)
+            try:
+                with suppress(OSError):
+                    self._take(descriptor)
+                yield
+            finally:
+                os.close(descriptor)
 
-
-def _taken(run: Path) -> ConfigError:
-    return ConfigError(f"another process is writing {str(run)!r}: wait for it, or choose another --out")
+    def _take(self, descriptor: int) -> None:
+        try:
+            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            raise ConfigError(
+                f"another process is writing {str(self.path)!r}: wait for it, or choose another --out"
+            ) from None
 
 
 def _is_whole(folder: Path) -> bool:
@@ -236,12 +221,29 @@ def locate_checkpoint(path: Path, skipped: list[str] | None = None) -> tuple[Run
     Raises:
         InvalidInputError: there is no such folder, or it is neither.
     """
+    expected = "expected a run folder or a checkpoint in one"
+    reasons = [] if skipped is None else skipped
     try:
-        return _locate(path, [] if skipped is None else skipped)
+        if not path.is_dir():
+            found = "is a file" if path.exists() else "does not exist"
+            raise InvalidInputError(f"{str(path)!r} {found}: {expected}")
+        if (path / MANIFEST).exists() or STEP_NAME.fullmatch(path.resolve().name):
+            # Only a path that spells out both folders above can be cut; "." and "../step-N" cannot.
+            spelled = len(path.parts) > 2 and ".." not in path.parts
+            return RunFolder((path if spelled else path.resolve()).parent.parent), path
+        run = RunFolder(path)
+        if not run.checkpoints():
+            found = "has no checkpoints" if any(path.iterdir()) else "has no checkpoints, it is empty"
+            raise InvalidInputError(
+                f"{str(path)!r} {found}: expected a run folder (RUN/checkpoints/step-NNNNNNNN), "
+                "as ppdgrow train and ppdgrow grow write it"
+            )
+        newest = run.newest_valid(reasons)
     except OSError as error:
-        raise InvalidInputError(
-            f"cannot read {str(path)!r} ({error.strerror or error}): expected a run folder or a checkpoint in one"
-        ) from None
+        raise InvalidInputError(f"cannot read {str(path)!r} ({error.strerror or error}): {expected}") from None
+    if newest is None:
+        raise InvalidInputError(f"no checkpoint of {str(path)!r} is intact; the newest: {reasons[0]}")
+    return run, newest
 
 
 def read_located(path: Path, read: Callable[[RunFolder, Path, tuple[str, ...]], Result]) -> Result:
@@ -264,25 +266,3 @@ def read_located(path: Path, read: Callable[[RunFolder, Path, tuple[str, ...]], 
         f"{str(path)!r} is in training and removes its checkpoints faster than they are read: wait for it, or raise "
         "its train.keep"
     )
-
-
-def _locate(path: Path, skipped: list[str]) -> tuple[RunFolder, Path]:
-    if not path.exists():
-        raise InvalidInputError(f"{str(path)!r} does not exist: expected a run folder or a checkpoint in one")
-    if not path.is_dir():
-        raise InvalidInputError(f"{str(path)!r} is a file: expected a run folder or a checkpoint in one")
-    if (path / MANIFEST).exists() or STEP_NAME.fullmatch(path.resolve().name):
-        # Only a path that spells out both folders above can be cut; "." and "../step-N" cannot.
-        spelled = len(path.parts) > 2 and ".." not in path.parts
-        return RunFolder((path if spelled else path.resolve()).parent.parent), path
-    run = RunFolder(path)
-    if not run.checkpoints():
-        found = "has no checkpoints" if any(path.iterdir()) else "has no checkpoints, it is empty"
-        raise InvalidInputError(
-            f"{str(path)!r} {found}: expected a run folder (RUN/checkpoints/step-NNNNNNNN), "
-            "as ppdgrow train and ppdgrow grow write it"
-        )
-    newest = run.newest_valid(skipped)
-    if newest is None:
-        raise InvalidInputError(f"no checkpoint of {str(path)!r} is intact; the newest: {skipped[0]}")
-    return run, newest

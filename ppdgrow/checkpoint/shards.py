@@ -23,12 +23,6 @@ SHARD = "model-{:05d}.safetensors"
 TRAINER_TENSORS = "trainer_state.safetensors"
 
 
-def is_shard_name(name: str) -> bool:
-    """Whether a file of this name may hold weights beside an index."""
-    plain = PLAIN_NAME.fullmatch(name) is not None and name.endswith(".safetensors")
-    return plain and name != TRAINER_TENSORS
-
-
 def weight_files(folder: Path) -> dict[str, str]:
     """Which file of a sharded checkpoint holds which tensor; empty for a single file.
 
@@ -140,11 +134,11 @@ def write_safetensors(tensors: Mapping[str, Tensor], path: Path) -> None:
 def write_weights(
     tensors: Mapping[str, Tensor], folder: Path, *, shard_bytes: int, assignment: Mapping[str, str]
 ) -> list[str]:
-    """Write the weights and return the names of the files.
+    """Write the weights into an existing folder and return the names of the files.
 
     Args:
         tensors: by name.
-        folder: an existing folder.
+        folder: where to.
         shard_bytes: a set of tensors larger than this is cut into several files.
         assignment: shard files of tensors that already have one.
 
@@ -152,8 +146,9 @@ def write_weights(
         ValueError: the assignment names a file that is not a plain `*.safetensors`.
         OSError: the file system refused.
     """
-    for file in set(assignment.values()):
-        if not is_shard_name(file):
+    taken = set(assignment.values())
+    for file in taken:
+        if not PLAIN_NAME.fullmatch(file) or not file.endswith(".safetensors") or file == TRAINER_TENSORS:
             raise ValueError(f"{file!r} cannot be a shard")
     size = sum(tensor.nbytes for tensor in tensors.values())
     if not assignment and size <= shard_bytes:
@@ -163,7 +158,6 @@ def write_weights(
     for name, tensor in tensors.items():
         if name in assignment:
             shards.setdefault(assignment[name], {})[name] = tensor
-    taken = set(assignment.values())
     numbers = (number for number in range(1, 100_000) if SHARD.format(number) not in taken)
     current: dict[str, Tensor] = {}
     for name in sorted(name for name in tensors if name not in assignment):
@@ -173,8 +167,7 @@ def write_weights(
         current[name] = tensors[name]
     for file, members in shards.items():
         write_safetensors(members, folder / file)
-    weight_map = {name: file for file in sorted(shards) for name in sorted(shards[file])}
-    (folder / INDEX).write_text(
-        json_text({"metadata": {"total_size": size}, "weight_map": dict(sorted(weight_map.items()))}), encoding="utf-8"
-    )
+    weight_map = dict(sorted((name, file) for file in shards for name in shards[file]))
+    index = {"metadata": {"total_size": size}, "weight_map": weight_map}
+    (folder / INDEX).write_text(json_text(index), encoding="utf-8")
     return [INDEX, *sorted(shards)]

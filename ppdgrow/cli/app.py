@@ -31,18 +31,14 @@ _INTERRUPTED = 130
 
 
 class _PlainHelp:
-    """What the help of the program and that of a command have in common."""
-
     epilog: str | None
 
     def get_help_option(self, ctx: Any) -> Any:
-        """`--help`, which a reader that left does not make fail."""
         option = super().get_help_option(ctx)  # type: ignore[misc]
-        option.callback = _print_help
+        option.callback = _print_help  # a reader that left does not make it fail
         return option
 
     def format_usage(self, ctx: Any, formatter: Any) -> None:
-        """The usage; on a narrow terminal one piece a line."""
         if formatter.width >= _NARROW:
             super().format_usage(ctx, formatter)  # type: ignore[misc]
             return
@@ -50,8 +46,7 @@ class _PlainHelp:
         formatter.write("".join(f"{line}\n" for line in (f"Usage: {ctx.command_path}", *(f"  {p}" for p in pieces))))
 
     def format_epilog(self, ctx: Any, formatter: Any) -> None:
-        """The example, not rewrapped."""
-        if self.epilog:
+        if self.epilog:  # not rewrapped
             formatter.write_paragraph()
             formatter.write("Example:\n")
             formatter.write("".join(f"  {line}".rstrip() + "\n" for line in cleandoc(self.epilog).splitlines()))
@@ -61,15 +56,13 @@ class PlainCommand(_PlainHelp, TyperCommand):
     """A command whose help has its options under headings and its example line by line."""
 
     def format_options(self, ctx: Any, formatter: Any) -> None:
-        """Arguments first, then each `rich_help_panel` in the order in which it first occurs."""
         _write_groups(self, ctx, formatter, rest="Other")
 
 
 class PlainGroup(_PlainHelp, TyperGroup):
-    """The program itself: commands first, then options, then an example."""
+    """The program itself: commands in the order in which they were added, then options, then an example."""
 
     def format_options(self, ctx: Any, formatter: Any) -> None:
-        """Commands in the order in which they were added, then options."""
         commands = [(name, self.commands[name].get_short_help_str(limit=200)) for name in self.list_commands(ctx)]
         _write_list(formatter, "Commands", commands, _width(commands))
         _write_groups(self, ctx, formatter, rest="Options")
@@ -82,6 +75,7 @@ def _print_help(ctx: Any, _parameter: Any, wanted: bool) -> None:
 
 
 def _write_groups(command: TyperCommand | TyperGroup, ctx: Any, formatter: Any, *, rest: str) -> None:
+    """Arguments, then each `rich_help_panel` in the order in which it first occurs, then the rest."""
     groups: dict[str, list[tuple[str, str]]] = {}
     last: list[tuple[str, str]] = []
     for parameter in command.get_params(ctx):
@@ -135,12 +129,7 @@ def _narrow_width() -> int | None:
 def add_command(app: typer.Typer, function: Callable[..., None], *, example: str, name: str | None = None) -> None:
     """Make a function a command: its docstring is the help, its annotated parameters are the options.
 
-    Args:
-        app: from `new_app`.
-        function: called with the parsed options. It returns nothing; it fails by raising a `PPDGrowError`, and
-            an outcome that is no failure but has its own exit code is `raise typer.Exit(code)`.
-        example: command lines, shown as they are.
-        name: of the command; that of the function if left out.
+    It fails by raising a `PPDGrowError`; an outcome that has its own exit code is `raise typer.Exit(code)`.
     """
     app.command(name or function.__name__, cls=PlainCommand, epilog=example)(function)
 
@@ -165,11 +154,9 @@ def _program(
 
 
 def run(app: typer.Typer, arguments: Sequence[str] | None = None) -> int:
-    """Run a command line and return its exit code. Every failure ends in one message on stderr.
+    """Run a command line, or that of the process, and return its exit code.
 
-    Args:
-        app: from `new_app`.
-        arguments: without the program's name; those of the process if left out. None at all is `--help`.
+    Every failure ends in one message on stderr. No arguments at all are `--help`.
     """
     prepare_streams()
     if completion.wanted():

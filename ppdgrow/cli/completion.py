@@ -17,18 +17,15 @@ from collections.abc import Callable, Iterable
 from contextlib import redirect_stderr, redirect_stdout
 from itertools import islice
 from pathlib import Path
-from types import UnionType
-from typing import Annotated, Any, Literal, Union, get_args, get_origin
+from types import NoneType
+from typing import Any, Literal, get_args, get_origin
 
 import typer
 
-from ppdgrow.config.kinds import DATA_NAMES, FAMILIES, PAIR_NAMES
-from ppdgrow.config.schema import Recipe, recipe_keys
+from ppdgrow.config.kinds import DATA_NAMES
+from ppdgrow.config.options import kinds, setting
+from ppdgrow.config.schema import recipe_keys
 from ppdgrow.console import write_stdout
-
-# Those of `experiment.probing.cancellation`, which needs torch.
-DTYPE_NAMES = ("fp64", "fp32", "bf16", "bf16_autocast", "fp16")
-POSITIONS = ("end", "start", "middle", "interleave")
 
 # Keys of type str of which the schema names no words.
 _OPEN_WORDS = {"data.name": DATA_NAMES, "data.tokenizer": ("byte", "word", "bpe:4096", "null")}
@@ -56,30 +53,19 @@ def quietly(function: Callable[..., list[str]]) -> Callable[..., list[str]]:
     return guarded
 
 
-def choice(*names: str) -> Completer:
-    """Completes one of some words."""
+def words(*names: str, listed: bool = False) -> Completer:
+    """Completes one of some words, or the last of several with commas between them."""
 
     def complete(incomplete: str) -> list[str]:
-        return [name for name in names if name.startswith(incomplete)]
-
-    return complete
-
-
-def listing(*names: str) -> Completer:
-    """Completes the last of some words with commas between them."""
-
-    def complete(incomplete: str) -> list[str]:
-        head = incomplete[: incomplete.rfind(",") + 1]
+        head = incomplete[: incomplete.rfind(",") + 1] if listed else ""
         return [f"{head}{name}" for name in names if f"{head}{name}".startswith(incomplete)]
 
     return complete
 
 
-complete_pair = listing(*PAIR_NAMES)
-complete_dtype = listing(*DTYPE_NAMES)
-complete_position = choice(*POSITIONS)
-complete_model = choice(*FAMILIES)
-complete_only = choice("all", "pairs")
+def completer(field: str, names: tuple[str, ...], *, listed: bool) -> Callable[..., list[str]] | None:
+    """What completes an option, by the name of its field; None: Typer knows its words, or the shell its files."""
+    return words(*names, listed=listed) if names else COMPLETERS.get(field)
 
 
 @quietly
@@ -137,30 +123,27 @@ def complete_setting(incomplete: str) -> list[str]:
     return [f"{found[0]}=", *(f"{found[0]}={word}" for word in _words(found[0], keys[found[0]]))]
 
 
+COMPLETERS: dict[str, Callable[..., list[str]]] = {
+    "checkpoint": complete_run,
+    "twin": complete_run,
+    "paths": complete_arm,
+    "data": complete_data,
+    "remove": complete_removal,
+    "override": complete_setting,
+}
+
+
 def _words(key: str, default: Any) -> list[str]:
     if key in _OPEN_WORDS:
         return list(_OPEN_WORDS[key])
-    section, _, name = key.partition(".")
-    if not name:
+    if "." not in key:
         return []
-    field = Recipe.model_fields[section].annotation.model_fields[name]  # type: ignore[union-attr]
-    words = _allowed(field.annotation)
-    if not set(words) - {"null"}:
-        words = [*words, default if isinstance(default, str) else json.dumps(default, separators=(",", ":"))]
-    return list(dict.fromkeys(words))
-
-
-def _allowed(annotation: Any) -> list[str]:
-    origin = get_origin(annotation)
-    if origin is Literal:
-        return [str(word) for word in get_args(annotation)]
-    if origin is Annotated:
-        return _allowed(get_args(annotation)[0])
-    if origin in (Union, UnionType):
-        return [word for part in get_args(annotation) for word in _allowed(part)]
-    if annotation is bool:
-        return ["true", "false"]
-    return ["null"] if annotation is type(None) else []
+    annotation = setting(key).annotation
+    words = ["true", "false"] if annotation is bool else []
+    words += [str(word) for kind in kinds(annotation) if get_origin(kind) is Literal for word in get_args(kind)]
+    null = ["null"] if NoneType in get_args(annotation) else []
+    shown = default if isinstance(default, str) else json.dumps(default, separators=(",", ":"))
+    return list(dict.fromkeys([*words, *null] if words else [*null, shown]))
 
 
 def _runs(incomplete: str, *, arms: bool) -> list[str]:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass
 from importlib.util import find_spec
 from pathlib import Path
@@ -11,6 +10,7 @@ from ppdgrow.checkpoint import RunFolder, read_config, read_state
 from ppdgrow.checkpoint.events import TrainEvent, by_hand, lineage_up_to
 from ppdgrow.comparison.compare import Comparison
 from ppdgrow.comparison.history import RunHistory
+from ppdgrow.config.requests import CompareRequest, GrowRequest, ProbeRequest, TrainRequest
 from ppdgrow.config.schema import Recipe
 from ppdgrow.console import Narrator
 from ppdgrow.training.context import resolved_recipe
@@ -33,17 +33,15 @@ class Proposal:
         narrator.propose(self.why, *self.commands)
 
 
-def after(run: RunFolder, folder: Path, flags: Sequence[str] = ()) -> Proposal:
-    """What a checkpoint calls for.
-
-    Args:
-        run: the run folder.
-        folder: the checkpoint in it.
-        flags: of the command just run that the next `train` or `grow` needs too (device, data folder).
+def after(run: RunFolder, folder: Path, request: TrainRequest | GrowRequest | ProbeRequest) -> Proposal:
+    """What a checkpoint calls for, computed where the command just run was asked to.
 
     Raises:
         ConfigError, InvalidInputError: the run's files are broken.
     """
+    flags = [] if request.device == "auto" else ["--device", request.device]
+    if request.data_dir is not None and not isinstance(request, TrainRequest):  # its recipe has it
+        flags += ["--data-dir", str(request.data_dir)]
     architecture, state, recipe = read_config(folder), read_state(folder), resolved_recipe(run).recipe
     name = _name(run, folder)
     train = ("train", name, "--steps", str(recipe.train.steps), *flags)
@@ -71,10 +69,10 @@ def rewarming(whose: str, lr_factor: float) -> str:
     )
 
 
-def after_comparison(comparison: Comparison, paths: Sequence[Path], *, reported: bool) -> Proposal:
+def after_comparison(comparison: Comparison, request: CompareRequest) -> Proposal:
     """What a comparison calls for: an arm that is not ready, the run that a decision keeps, else a report."""
     known = [run.history for run in comparison.runs if run.history.recipe is not None]
-    if comparison.decided is not None:
+    if comparison.decision is not None:
         number, what = (1, "the trial") if comparison.verdict == "accept" else (0, "the parent")
         if comparison.runs[number].history in known:
             return Proposal(f"next, go on with {what}", (_train(comparison.runs[number].history),))
@@ -84,11 +82,11 @@ def after_comparison(comparison: Comparison, paths: Sequence[Path], *, reported:
     for history in known:
         if history.state.lr_factor == 1.0:
             return Proposal(f"next, train {history.name} on, to a decayed learning rate", (_train(history),))
-    if reported:
+    if request.report:
         last = comparison.runs[-1].history
         return Proposal(f"next, see what the blocks of {last.name} do", (("probe", _name(last.run, last.checkpoint)),))
     report = "report.html" if find_spec("matplotlib") else "report.md"
-    words = ("compare", *map(_word, paths), "--report", report)
+    words = ("compare", *map(_word, request.paths), "--report", report)
     return Proposal("next, every figure on one page", (words,))
 
 

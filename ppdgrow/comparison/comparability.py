@@ -6,11 +6,15 @@ from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 from ppdgrow.comparison.history import RunHistory, join_seeds
-from ppdgrow.config.architecture import TokenInput, VectorInput
+from ppdgrow.config.architecture import Architecture, TokenInput, VectorInput
 from ppdgrow.config.schema import flatten
 from ppdgrow.errors import ConfigError, InvalidInputError
 
 ENVIRONMENT = ("device", "threads", "precision", "cpu_capability", "torch")
+# Recipe keys that may differ: the depth, what speaks of grown parameters alone, or changes no number of the training.
+TWIN_FREE = frozenset({"model.layers", "train.only", "train.eval_every", "train.save_every", "train.keep"})
+TWIN_FREE |= {"data.name", "data.directory"}
+TWIN_FREE_PREFIX = "train.pair_"
 
 
 def refuse_incomparable(baseline: RunHistory, other: RunHistory) -> None:
@@ -88,8 +92,7 @@ def warnings_of(history: RunHistory) -> Iterator[str]:
 
 def warnings_between(baseline: RunHistory, other: RunHistory, arm: str) -> Iterator[str]:
     """What to know of `other` before it is held against a run of the baseline, which is called `arm`."""
-    ours, theirs = baseline.state.environment.model_dump(), other.state.environment.model_dump()
-    differing = [f"{key} {theirs[key]}, not {ours[key]}" for key in ENVIRONMENT if ours[key] != theirs[key]]
+    differing = [f"{key} {theirs}, not {ours}" for key, ours, theirs in environment_differences(baseline, other)]
     if differing:
         yield f"another environment than that of {arm} ({'; '.join(differing)}): do not compare their wall-clock"
     if baseline.seeds and other.seeds and baseline.seeds != other.seeds:
@@ -102,11 +105,17 @@ def warnings_between(baseline: RunHistory, other: RunHistory, arm: str) -> Itera
             )
 
 
+def environment_differences(one: RunHistory, other: RunHistory) -> list[tuple[str, Any, Any]]:
+    """What differs of machine and versions, with both values."""
+    ours, theirs = one.state.environment.model_dump(), other.state.environment.model_dump()
+    return [(key, ours[key], theirs[key]) for key in ENVIRONMENT if ours[key] != theirs[key]]
+
+
 def group_warnings(warnings: Iterable[tuple[str, str]], arms: Mapping[str, Sequence[str]]) -> list[str]:
     """Each warning once, with all runs that it is about, in the order of the first ones.
 
     Args:
-        warnings: names of runs with what is doubted.
+        warnings: names of runs, each with a warning.
         arms: names of all runs by arm, the baseline first.
     """
     about: dict[str, set[str]] = {}
@@ -115,16 +124,16 @@ def group_warnings(warnings: Iterable[tuple[str, str]], arms: Mapping[str, Seque
     return [f"{_together(runs, arms)}: {warning}" for warning, runs in about.items()]
 
 
-def _together(told: set[str], arms: Mapping[str, Sequence[str]]) -> str:
+def _together(some: set[str], arms: Mapping[str, Sequence[str]]) -> str:
     """Runs as a person lists them: those of a whole arm by its name, and all of them as such."""
-    whole = [name for name, runs in arms.items() if told.issuperset(runs)]
+    whole = [name for name, runs in arms.items() if some.issuperset(runs)]
     baseline, *others = arms
     if len(arms) > 1 and len(whole) == len(arms):
         return "all runs"
-    if len(others) > 1 and whole == others and told.isdisjoint(arms[baseline]):
+    if len(others) > 1 and whole == others and some.isdisjoint(arms[baseline]):
         return f"all but {baseline}"
     return ", ".join(
-        name for arm, runs in arms.items() for name in ([arm] if arm in whole else [run for run in runs if run in told])
+        name for arm, runs in arms.items() for name in ([arm] if arm in whole else [run for run in runs if run in some])
     )
 
 
@@ -174,3 +183,56 @@ def warnings_of_trial(parent: RunHistory, trial: RunHistory) -> Iterator[str]:
     """What to know before a decision on the trial is believed."""
     if not trial.descends_from(parent):
         yield f"the lineage of {trial.name} does not show that it descends from this checkpoint of {parent.name}"
+
+
+def check_twin(parent: RunHistory, trial: RunHistory, twin: RunHistory) -> None:
+    """The twin is the model of the parent, trained as long as the trial.
+
+    Raises:
+        ConfigError: it is another model, or at another step.
+    """
+    found, expected = _shape(twin.architecture), _shape(parent.architecture)
+    if found["blocks"] != expected["blocks"]:
+        raise ConfigError(
+            f"the twin {twin.name!r} has the blocks {found['blocks']}, but the parent {parent.name!r} has "
+            f"{expected['blocks']}: a twin is not grown; give the run of ppdgrow train on the parent itself"
+        )
+    differing = [f"{key}: {found[key]!r} and {expected[key]!r}" for key in expected if found[key] != expected[key]]
+    if differing:
+        raise ConfigError(
+            f"the twin {twin.name!r} is another model than the parent {parent.name!r} ({'; '.join(differing)}): "
+            "give the run of ppdgrow train on the parent itself"
+        )
+    if twin.step != trial.step:
+        raise ConfigError(
+            f"the twin {twin.name!r} is at step {twin.step:,}, the trial {trial.name!r} at step {trial.step:,}: they "
+            "were not trained for the same budget; give checkpoints of one and the same step"
+        )
+
+
+def _shape(architecture: Architecture) -> dict[str, Any]:
+    """All that decides a model's tensors; that a tied pair is untied by training is no other model."""
+    values = architecture.model_dump(exclude={"input", "task", "format"})
+    return values | {"blocks": ", ".join(block.id for block in architecture.blocks)}
+
+
+def warnings_of_twin(parent: RunHistory, trial: RunHistory, twin: RunHistory) -> Iterator[str]:
+    """What to know before the twin rule is believed."""
+    if not twin.descends_from(parent):
+        yield f"the lineage of {twin.name} does not show that it descends from this checkpoint of {parent.name}"
+    differing = [
+        f"{key}: {ours} and {theirs}"
+        for key, ours, theirs in recipe_differences(trial, twin, TWIN_FREE)
+        if not key.startswith(TWIN_FREE_PREFIX)
+    ]
+    if differing:
+        yield (
+            f"{trial.name} and its twin {twin.name} were not trained alike ({'; '.join(differing)}): their "
+            "difference is not due to the growth alone"
+        )
+    apart = [f"{key} {ours} and {theirs}" for key, ours, theirs in environment_differences(trial, twin)]
+    if apart:
+        yield (
+            f"{trial.name} and its twin {twin.name} were trained in different environments ({', '.join(apart)}): "
+            "their difference includes differences in the last bits"
+        )

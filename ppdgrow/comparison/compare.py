@@ -1,21 +1,52 @@
-"""`compare`: arms held against a baseline, with what each cost, and a verdict. Pure data; nothing is printed."""
+"""`compare`: one request, the histories of its runs, what they cost and reached against a baseline, a verdict.
+
+Or with `accept` whether a trial is kept, by the parent rule or the twin rule. Nothing is printed but progress.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
-from dataclasses import asdict, dataclass
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
-from ppdgrow.comparison.arms import Arm, read_arms
-from ppdgrow.comparison.comparability import group_warnings, refuse_incomparable, warnings_between, warnings_of
-from ppdgrow.comparison.criteria import ONE_SEED, Criterion, Verdict, success_criteria, verdict_of
-from ppdgrow.comparison.curves import AXES, bands
-from ppdgrow.comparison.figures import ComparedArm, ComparedRun, compared_arms
-from ppdgrow.comparison.history import join_seeds
+from ppdgrow.comparison.arms import read_arms
+from ppdgrow.comparison.columns import Column, Layout, columns, several_seeds
+from ppdgrow.comparison.comparability import (
+    check_evaluated,
+    check_trial,
+    check_twin,
+    group_warnings,
+    refuse_incomparable,
+    warnings_between,
+    warnings_of,
+    warnings_of_trial,
+    warnings_of_twin,
+)
+from ppdgrow.comparison.criteria import (
+    ONE_SEED,
+    Criterion,
+    Verdict,
+    parent_rule,
+    success_criteria,
+    twin_rule,
+    verdict_of,
+)
+from ppdgrow.comparison.document import arm_documents, run_documents
+from ppdgrow.comparison.evaluation import difference_to_twin, evaluate_on_test
+from ppdgrow.comparison.figures import ComparedArm, ComparedRun, compared_arms, compared_run
+from ppdgrow.comparison.history import RunHistory, join_seeds, name_histories
+from ppdgrow.comparison.reading import read_history
+from ppdgrow.config.growth import TrialConfig
+from ppdgrow.config.requests import CompareRequest
 from ppdgrow.config.state import Cost
+from ppdgrow.console import Narrator
+from ppdgrow.console.picture import SUFFIXES, check_file, check_matplotlib
 from ppdgrow.errors import ConfigError, InvalidInputError
-from ppdgrow.training.acceptance import Decision
+from ppdgrow.training.acceptance import PARENT_RULE_NOTE, Decision
+
+HTML = ".html"
+PAGES = (HTML, ".md")
 
 EQUAL_BUDGET_NOTE = (
     "at equal FLOPs or wall-clock the run that costs more is read in mid-course, before its learning rate has "
@@ -39,75 +70,101 @@ INTERVAL_NOTE = (
 
 
 @dataclass(frozen=True)
-class Decided:
-    """A decision on a trial, and what trial and twin cost since the parent (None: no twin, or not known)."""
-
-    decision: Decision
-    trial_cost: Cost | None
-    twin_cost: Cost | None
-
-    def document(self) -> dict[str, Any]:
-        """The JSON of the decision."""
-        costs = {"trial": self.trial_cost, "twin": self.twin_cost}
-        plain = {name: None if cost is None else cost.model_dump() for name, cost in costs.items()}
-        return {**self.decision.document(), "cost": plain}
-
-
-@dataclass(frozen=True)
 class Comparison:
-    """Arms, baseline first. `decided` is set by `--accept` only: the arms are then parent, trial and twin."""
+    """Arms, baseline first, and what is judged of them.
+
+    With `accept` the arms are parent, trial and twin, `decision` is that of the rule that decides, and `costs` is what
+    trial and twin cost since the parent (None: no twin, or not known).
+    """
 
     arms: tuple[ComparedArm, ...]
     criteria: tuple[Criterion, ...]
-    decided: Decided | None
     warnings: tuple[str, ...]
     notes: tuple[str, ...]
+    decision: Decision | None = None
+    costs: Mapping[str, Cost | None] = field(default_factory=dict)
 
     @property
     def baseline(self) -> ComparedArm:
-        """The arm that the others are held against; with `--accept` the parent."""
+        """The arm that the others are held against; with `accept` the parent."""
         return self.arms[0]
 
     @property
     def runs(self) -> tuple[ComparedRun, ...]:
-        """All runs, those of the baseline first."""
         return tuple(run for arm in self.arms for run in arm.runs)
-
-    @property
-    def several_seeds(self) -> bool:
-        """Whether some arm has more than one run."""
-        return any(len(arm.runs) > 1 for arm in self.arms)
 
     @property
     def verdict(self) -> Verdict:
         """That of the rule that decides; else `accept` iff a criterion was judged and all that were passed."""
-        if self.decided is not None:
-            return "accept" if self.decided.decision.accepted else "reject"
+        if self.decision is not None:
+            return "accept" if self.decision.accepted else "reject"
         return verdict_of(self.criteria)
 
     def verdict_on(self, arm: ComparedArm) -> Verdict | None:
         """The verdict on one arm by its own criteria; None for the baseline."""
         own = [criterion for criterion in self.criteria if criterion.run == arm.name]
-        return None if arm is self.baseline else verdict_of(own)
+        return None if arm.is_baseline else verdict_of(own)
+
+    def columns(self, layout: Layout) -> list[Column[ComparedArm]]:
+        """The columns of a table."""
+        verdicts = {arm.name: self.verdict_on(arm) or "baseline" for arm in self.arms}
+        found = columns(self.arms, verdicts if self.decision is None else None)
+        return [column for column in found if column.layouts & layout]
 
     def document(self) -> dict[str, Any]:
         """The JSON of `compare` (DESIGN section 4)."""
-        curves = {axis: bands([[run.history for run in arm.runs] for arm in self.arms], axis) for axis in AXES}
+        decision = None
+        if self.decision is not None:
+            costs = {name: cost and cost.model_dump() for name, cost in self.costs.items()}
+            decision = {**self.decision.document(), "cost": costs}
         return {
             "schema": 1,
             "baseline": self.baseline.name,
-            "arms": [
-                arm.document()
-                | {"verdict": self.verdict_on(arm), "curves": {axis: curves[axis][place].document() for axis in AXES}}
-                for place, arm in enumerate(self.arms)
-            ],
-            "runs": [{**run.document(), "arm": arm.name} for arm in self.arms for run in arm.runs],
+            "arms": arm_documents(self.arms, {arm.name: self.verdict_on(arm) for arm in self.arms}),
+            "runs": run_documents(self.arms),
             "criteria": [asdict(criterion) for criterion in self.criteria],
-            "decision": None if self.decided is None else self.decided.document(),
+            "decision": decision,
             "verdict": self.verdict,
             "warnings": list(self.warnings),
             "notes": list(self.notes),
         }
+
+
+def compare(request: CompareRequest, narrator: Narrator) -> Comparison:
+    """Compare or decide, as asked.
+
+    Raises:
+        ConfigError: runs that are not comparable, a twin that is none, or files that could not be written.
+        InvalidInputError: a path is no run, its files are broken, or it was never evaluated.
+        StorageError: an output file could not be written.
+        DivergedError: a loss that is evaluated is not finite.
+    """
+    if request.accept:
+        return decide(request, narrator)
+    _check_files(request)
+    comparison = compare_runs(request.paths)
+    if not request.test:
+        return comparison
+    figures, warnings = evaluate_on_test([run.history for run in comparison.runs], request, narrator)
+    tested = iter(figures)
+    arms = tuple(
+        replace(arm, runs=tuple(replace(run, test=next(tested)) for run in arm.runs)) for arm in comparison.arms
+    )
+    return replace(comparison, arms=arms, warnings=(*comparison.warnings, *warnings))
+
+
+def _check_files(request: CompareRequest) -> None:
+    """Refuse, before any work, files that could not be written."""
+    paths = [*([] if request.plot is None else [request.plot]), *request.report]
+    if len({path.resolve() for path in paths}) < len(paths):
+        raise ConfigError(f"one file is named twice among {', '.join(repr(str(path)) for path in paths)}")
+    if request.plot is not None:
+        check_file(request.plot, "--plot", SUFFIXES)
+        check_matplotlib("--plot")
+    for path in request.report:
+        check_file(path, "--report", PAGES)
+    if any(path.suffix.lower() == HTML for path in request.report):
+        check_matplotlib("--report FILE.html")
 
 
 def compare_runs(paths: Sequence[Path]) -> Comparison:
@@ -128,22 +185,13 @@ def compare_runs(paths: Sequence[Path]) -> Comparison:
     arms, warnings = read_arms(paths)
     if len(arms) < 2:
         raise InvalidInputError(f"nothing is left to compare with {arms[0].name!r}: {'; '.join(warnings)}")
-    refuse_others(arms)
+    first, *others = (history for arm in arms for history in arm.histories)
+    for other in others:
+        refuse_incomparable(first, other)
     compared = compared_arms(arms)
     criteria = tuple(criterion for arm in compared[1:] for criterion in success_criteria(compared[0], arm))
     grouped = group_warnings(_warnings(compared), {arm.name: [run.name for run in arm.runs] for arm in compared})
-    return Comparison(compared, criteria, None, (*warnings, *grouped), _notes(compared))
-
-
-def refuse_others(arms: Sequence[Arm]) -> None:
-    """Every run must be comparable with the first.
-
-    Raises:
-        ConfigError: one is not.
-    """
-    histories = [history for arm in arms for history in arm.histories]
-    for other in histories[1:]:
-        refuse_incomparable(histories[0], other)
+    return Comparison(compared, criteria, (*warnings, *grouped), _notes(compared))
 
 
 def _warnings(arms: Sequence[ComparedArm]) -> Iterator[tuple[str, str]]:
@@ -157,19 +205,17 @@ def _warnings(arms: Sequence[ComparedArm]) -> Iterator[tuple[str, str]]:
             for warning in warnings_of(run.history):
                 yield run.name, warning
     for arm in arms[1:]:
-        alone = [run for run in arm.runs if not run.paired]
-        ours = {run.history.seeds for run in arm.runs}
-        missing = [run for run in arms[0].runs if run.history.seeds not in ours]
         for run in arm.pairs:
             for warning in warnings_between(run.reference, run.history, baseline):
                 yield run.name, warning
-        if alone:
-            seeds = join_seeds(run.history for run in alone)
-            warning = f"{baseline} has no run with seed {seeds}, which counts in means and not in paired differences"
+        unpaired = join_seeds(run.history for run in arm.runs if not run.paired)
+        if unpaired:
+            warning = f"{baseline} has no run with seed {unpaired}, which counts in means and not in paired differences"
             yield from ((run.name, warning) for run in arm.runs)
+        ours = {history.seeds for history in arm.histories}
+        missing = join_seeds(history for history in arms[0].histories if history.seeds not in ours)
         if missing and max(len(arm.runs), len(arms[0].runs)) > 1:
-            seeds = join_seeds(run.history for run in missing)
-            warning = f"no run with seed {seeds} of {baseline}, so the means are over different seeds"
+            warning = f"no run with seed {missing} of {baseline}, so the means are over different seeds"
             yield from ((run.name, warning) for run in arm.runs)
 
 
@@ -177,7 +223,64 @@ def _notes(arms: Sequence[ComparedArm]) -> tuple[str, ...]:
     runs = [run for arm in arms for run in arm.runs]
     budgets = any(run.equal is not None and (run.equal.flops or run.equal.seconds) for run in runs)
     trials = any(run.has_trials for run in runs)
-    several = any(len(arm.runs) > 1 for arm in arms)
     paired = any(len(arm.pairs) > 1 for arm in arms[1:])
-    seeds = (INTERVAL_NOTE, COMPARABLE_NOTE) if paired else () if several else (ONE_SEED,)
+    seeds = (INTERVAL_NOTE, COMPARABLE_NOTE) if paired else () if several_seeds(arms) else (ONE_SEED,)
     return (*seeds, *((EQUAL_BUDGET_NOTE,) if budgets else ()), *((TRIALS_NOTE,) if trials else ()))
+
+
+def decide(request: CompareRequest, narrator: Narrator) -> Comparison:
+    """Hold a trial against its parent and, if one is given, its twin.
+
+    Raises:
+        ConfigError: runs whose losses are not comparable, or a twin that is none.
+        InvalidInputError: a path is no run, its files are broken, or it was not evaluated at its step.
+        DivergedError: the loss of trial or twin is not finite.
+    """
+    paths = [*request.paths, *([] if request.twin is None else [request.twin])]
+    histories = name_histories([read_history(path) for path in paths])
+    parent, trial = histories[:2]
+    twin = None if request.twin is None else histories[2]
+    for other in histories[1:]:
+        refuse_incomparable(parent, other)
+    check_evaluated(histories)
+    check_trial(parent, trial)
+    between = [(trial.name, warning) for warning in warnings_between(parent, trial, parent.name)]
+    warnings = group_warnings(between, {history.name: [history.name] for history in histories})
+    warnings += warnings_of_trial(parent, trial)
+    difference = None
+    if twin is not None:
+        check_twin(parent, trial, twin)
+        warnings += warnings_of_twin(parent, trial, twin)
+        difference, changed = difference_to_twin(trial, twin, request, narrator)
+        warnings += changed
+    defaults = TrialConfig()
+    decision = Decision(
+        rule=request.rule or ("parent" if twin is None else "twin"),
+        loss_before=parent.final.validation.loss,
+        loss_after=trial.final.validation.loss,
+        epsilon=defaults.epsilon if request.epsilon is None else float(request.epsilon),
+        twin=difference,
+        margin=defaults.margin if request.margin is None else float(request.margin),
+    )
+    criteria = [parent_rule(parent, trial, decision)]
+    if twin is not None:
+        criteria.insert(0 if decision.rule == "twin" else 1, twin_rule(trial, twin, decision))
+    # Of the parent rule also where a twin stands beside it and does not decide.
+    notes = [*([PARENT_RULE_NOTE] if decision.rule == "parent" else []), decision.caution(), ONE_SEED]
+    return Comparison(
+        arms=tuple(
+            ComparedArm(history.name, (compared_run(history, parent),), is_baseline=history is parent)
+            for history in histories
+        ),
+        criteria=tuple(criteria),
+        warnings=tuple(warnings),
+        notes=tuple(dict.fromkeys(notes)),
+        decision=decision,
+        costs={"trial": _cost(parent, trial), "twin": None if twin is None else _cost(parent, twin)},
+    )
+
+
+def _cost(parent: RunHistory, child: RunHistory) -> Cost | None:
+    """What a run cost since the parent; None where it cost less than the parent, so does not descend from it."""
+    before, after = parent.state.ledger, child.state.ledger
+    return None if after.tokens < before.tokens or after.flops < before.flops else after.since(before)

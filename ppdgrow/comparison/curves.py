@@ -50,21 +50,16 @@ class EqualFigures:
 
 def equal_figures(baseline: RunHistory, other: RunHistory) -> EqualFigures:
     """Hold `other` against `baseline`."""
+    reference = {point.step: point.validation.loss for point in baseline.metrics.evaluations}
     return EqualFigures(
-        curve=common_steps(baseline, other),
+        curve=tuple(
+            EqualPoint(point.step, point.validation.loss, reference[point.step])
+            for point in other.metrics.evaluations
+            if point.step in reference
+        ),
         flops=equal_budget(baseline, other, "flops"),
         seconds=equal_budget(baseline, other, "seconds"),
         shared_steps=shared_steps(baseline, other),
-    )
-
-
-def common_steps(baseline: RunHistory, other: RunHistory) -> tuple[EqualPoint, ...]:
-    """Both losses at every step at which both were evaluated, ascending."""
-    reference = {point.step: point.validation.loss for point in baseline.metrics.evaluations}
-    return tuple(
-        EqualPoint(point.step, point.validation.loss, reference[point.step])
-        for point in other.metrics.evaluations
-        if point.step in reference
     )
 
 
@@ -73,26 +68,17 @@ def equal_budget(baseline: RunHistory, other: RunHistory, budget: Budget) -> Equ
 
     None where the evaluated ranges do not overlap, or a cost was not recorded.
     """
-    costs, losses = _curve(other, budget)
-    baseline_costs, baseline_losses = _curve(baseline, budget)
-    if not costs or not baseline_costs:
+    curves: list[list[tuple[float, float]]] = []
+    for history in (other, baseline):
+        points = [(getattr(point, budget), point.validation.loss) for point in history.metrics.evaluations]
+        curves.append([(cost, loss) for cost, loss in points if cost is not None])
+    if not all(curves):
         return None
-    at = min(costs[-1], baseline_costs[-1])
-    if at < max(costs[0], baseline_costs[0]):
+    at = min(curve[-1][0] for curve in curves)
+    if at < max(curve[0][0] for curve in curves):
         return None
-    return EqualPoint(
-        at=at,
-        loss=float(np.interp(at, costs, losses)),
-        baseline_loss=float(np.interp(at, baseline_costs, baseline_losses)),
-    )
-
-
-def _curve(history: RunHistory, budget: Budget) -> tuple[list[float], list[float]]:
-    """Costs and losses of the evaluated points whose cost is known."""
-    points = history.metrics.evaluations
-    costs = [point.flops if budget == "flops" else point.seconds for point in points]
-    known = [(cost, point.validation.loss) for cost, point in zip(costs, points, strict=True) if cost is not None]
-    return [cost for cost, _ in known], [loss for _, loss in known]
+    loss, baseline_loss = (float(np.interp(at, *np.array(curve).T)) for curve in curves)
+    return EqualPoint(at, loss, baseline_loss)
 
 
 def shared_steps(baseline: RunHistory, other: RunHistory) -> int:
@@ -108,7 +94,7 @@ def cost_of(history: RunHistory, point: Evaluated, axis: Axis) -> float | None:
     """Steps, FLOPs or seconds up to a point: of the model, its shallow phase, and its trials that were decided."""
     if axis == "steps":
         return float(point.step)
-    own = point.flops if axis == "flops" else point.seconds
+    own: float | None = getattr(point, axis)
     return None if own is None else own + history.beside(point.step, axis)
 
 
@@ -156,27 +142,22 @@ def _points(history: RunHistory, axis: Axis) -> Iterator[tuple[float, float]]:
 class Band:
     """Validation loss of the seeds of an arm at common places of an axis: their mean, lowest and highest."""
 
-    at: tuple[float, ...]
-    mean: tuple[float, ...]
-    low: tuple[float, ...]
-    high: tuple[float, ...]
-
-    def document(self) -> dict[str, list[float]]:
-        """Its columns as plain values."""
-        return {name: list(column) for name, column in vars(self).items()}
+    at: tuple[float, ...] = ()
+    mean: tuple[float, ...] = ()
+    low: tuple[float, ...] = ()
+    high: tuple[float, ...] = ()
 
 
 def bands(arms: Sequence[Sequence[RunHistory]], axis: Axis) -> list[Band]:
     """The curves of several arms at common points, interpolated between evaluated ones.
 
     An arm has values where all its seeds have been evaluated before and after; beyond steps, a step costs what it cost
-    its seeds on average. The points are the evaluated steps,
-    or evenly spread ones where these are many or the axis is another.
+    its seeds on average. The points are the evaluated steps, or evenly spread where these are many or the axis another.
     """
     curves = [_paced(arm, axis) for arm in arms]
     places = np.unique([cost for arm in curves for costs, _ in arm for cost in costs])
     if not len(places):
-        return [Band((), (), (), ()) for _ in arms]
+        return [Band() for _ in arms]
     if axis != "steps" or len(places) > GRID:
         places = np.linspace(places[0], places[-1], GRID)
     return [_band(arm, places) for arm in curves]
@@ -195,7 +176,7 @@ def difference_band(pairs: Sequence[tuple[RunHistory, RunHistory]], axis: Axis) 
 
 def _band(curves: Sequence[Curve], places: FloatArray) -> Band:
     inside = _common(curves, places)
-    return _summary(inside, lambda: [np.interp(inside, costs, losses) for costs, losses in curves])
+    return _summary(inside, lambda: [np.interp(inside, *curve) for curve in curves])
 
 
 def _common(curves: Sequence[Curve], places: FloatArray) -> FloatArray:
@@ -209,7 +190,7 @@ def _common(curves: Sequence[Curve], places: FloatArray) -> FloatArray:
 def _summary(places: FloatArray, values: Callable[[], Sequence[FloatArray]]) -> Band:
     """Mean, lowest and highest of the values at these places; they are asked for only where there are places."""
     if not len(places):
-        return Band((), (), (), ())
+        return Band()
     table = np.array(values())
     columns = (places, table.mean(axis=0), table.min(axis=0), table.max(axis=0))
     return Band(*(tuple(map(float, column)) for column in columns))

@@ -1,20 +1,22 @@
-"""Comparisons that run models: where they are evaluated, and all runs on the test split, once."""
+"""Comparisons that run models: trial and twin on the validation batches, and all runs on the test split, once."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 from pydantic import ValidationError
 
-from ppdgrow.checkpoint import RunFolder, append_jsonl, read_jsonl
-from ppdgrow.comparison.compare import Comparison
+from ppdgrow.checkpoint import append_jsonl, read_jsonl
+from ppdgrow.comparison.history import RunHistory
+from ppdgrow.config.requests import CompareRequest
 from ppdgrow.config.state import Validation
 from ppdgrow.console import Narrator
-from ppdgrow.engine.evaluate import BatchLike
+from ppdgrow.engine.evaluate import Evaluation
 from ppdgrow.errors import InvalidInputError, StorageError
+from ppdgrow.training.acceptance import PairedDifference, paired_difference
 from ppdgrow.training.context import (
     Parent,
     Setting,
@@ -26,97 +28,94 @@ from ppdgrow.training.context import (
 )
 
 
-@dataclass(frozen=True)
-class EvaluationOptions:
-    """Where models are evaluated; None: as they were trained."""
+def difference_to_twin(
+    trial: RunHistory, twin: RunHistory, request: CompareRequest, narrator: Narrator
+) -> tuple[PairedDifference, list[str]]:
+    """Both models on the fixed validation batches of the trial, example by example.
 
-    device: str | None = None
-    precision: str | None = None
-    data_dir: Path | None = None
-
-    def setting(self, model: Parent) -> Setting:
-        """The setting of a model with these options.
-
-        Raises:
-            ConfigError, InvalidInputError: the device or the data is not there.
-        """
-        return checkpoint_setting(model, device=self.device or "auto", precision=self.precision, data_dir=self.data_dir)
-
-
-def with_test(comparison: Comparison, options: EvaluationOptions, narrator: Narrator) -> Comparison:
-    """The same comparison with the figures of every run on the whole test split.
-
-    The split is read once per checkpoint: its figures are kept in the run's `test.jsonl`.
+    Returns:
+        The paired difference, and warnings about the data.
 
     Raises:
         ConfigError, InvalidInputError: the device or the data is not there, or a checkpoint is broken.
         DivergedError: a loss is not finite.
     """
-    first = load_parent(comparison.runs[0].history.checkpoint, optimizer=False)
-    setting = options.setting(first)
+    model = load_parent(trial.checkpoint, optimizer=False)
+    setting = _setting(model, request)
+    batches = setting.evaluation()
+    narrator.say(
+        f"evaluating {trial.name} and {twin.name} on {sum(len(batch.targets) for batch in batches):,} validation "
+        f"examples of {setting.dataset.config.name} (device {setting.device.type}, {setting.precision})"
+    )
+    changed = changed_data(setting.dataset, model.checkpoint.state, trial.name)
+    warnings = [f"{change}: the paired difference and the recorded losses do not compare" for change in changed]
+    evaluations: list[Evaluation] = []
+    for parent in (model, load_parent(twin.checkpoint, optimizer=False)):
+        say_stored_type(parent.checkpoint, parent.folder, narrator)
+        evaluations.append(setting.evaluate_checkpoint(parent.checkpoint, batches))
+        setting.figures(evaluations[-1])  # a loss that is not finite has no interval
+    grown, ungrown = evaluations
+    return paired_difference(grown, ungrown), warnings
+
+
+def evaluate_on_test(
+    runs: Sequence[RunHistory], request: CompareRequest, narrator: Narrator
+) -> tuple[list[Validation], list[str]]:
+    """The figures of every run on the whole test split.
+
+    The split is read once per checkpoint: its figures are kept in the run's `test.jsonl`.
+
+    Returns:
+        The figures, and warnings about the data.
+
+    Raises:
+        ConfigError, InvalidInputError: the device or the data is not there, or a checkpoint is broken.
+        DivergedError: a loss is not finite.
+    """
+    first = load_parent(runs[0].checkpoint, optimizer=False)
+    setting = _setting(first, request)
     batches = setting.whole("test")
     examples, name = sum(len(batch.targets) for batch in batches), setting.dataset.config.name
     digest = setting.dataset.identity(0).sha256["test"]
-    narrator.say(f"evaluating {len(comparison.runs)} runs on all {examples:,} examples of the test split of {name}")
+    narrator.say(f"evaluating {len(runs)} runs on all {examples:,} examples of the test split of {name}")
     figures: list[Validation] = []
     unwritten: list[StorageError] = []
-    with narrator.progress(len(comparison.runs), "test split") as bar:
-        for number, run in enumerate(comparison.runs, start=1):
-            model = load_parent(run.history.checkpoint, optimizer=False)
+    with narrator.progress(len(runs), "test split") as bar:
+        for number, run in enumerate(runs, start=1):
+            model = load_parent(run.checkpoint, optimizer=False)
             say_stored_type(model.checkpoint, model.folder, narrator)
-            own = replace(setting, precision=chosen_precision(model, options.precision))
-            read = _Reading(model.run, model.digest, digest, own.precision, examples)
-            figures.append(read.recorded() or read.record(own, model, batches, unwritten))
+            own = replace(setting, precision=chosen_precision(model, request.precision))
+            key: dict[str, Any] = {"checkpoint_sha256": model.digest, "test_sha256": digest}
+            key |= {"precision": own.precision, "examples": examples}
+            path = model.run.test_path
+            found = _recorded(path, key)
+            if found is None:
+                found = own.figures(own.evaluate_checkpoint(model.checkpoint, batches), "test")
+                try:
+                    append_jsonl(path, [{**key, "figures": found.model_dump()}])
+                except StorageError as error:
+                    unwritten.append(error)
+            figures.append(found)
             bar.update(number, loss=figures[-1].loss)
     if unwritten:
-        runs = f"{len(unwritten)} of {len(figures)} runs"
-        narrator.warn(f"the reading of the test split is not recorded in {runs}: {unwritten[0]}")
-    tested = iter(figures)
-    arms = tuple(
-        replace(arm, runs=tuple(replace(run, test=next(tested)) for run in arm.runs)) for arm in comparison.arms
-    )
-    changed = changed_data(setting.dataset, first.checkpoint.state, comparison.runs[0].name)
-    return replace(comparison, arms=arms, warnings=(*comparison.warnings, *changed))
+        some = f"{len(unwritten)} of {len(figures)} runs"
+        narrator.warn(f"the reading of the test split is not recorded in {some}: {unwritten[0]}")
+    return figures, changed_data(setting.dataset, first.checkpoint.state, runs[0].name)
 
 
-@dataclass(frozen=True)
-class _Reading:
-    """A checkpoint on a test split, by the digests of both; another precision is another reading."""
+def _setting(model: Parent, request: CompareRequest) -> Setting:
+    device, precision = request.device or "auto", request.precision
+    return checkpoint_setting(model, device=device, precision=precision, data_dir=request.data_dir)
 
-    run: RunFolder
-    checkpoint_sha256: str
-    test_sha256: str
-    precision: str
-    examples: int
 
-    @property
-    def _key(self) -> dict[str, Any]:
-        return {key: value for key, value in vars(self).items() if key != "run"}
-
-    def recorded(self) -> Validation | None:
-        """The figures of an earlier reading.
-
-        Raises:
-            InvalidInputError: the record is broken.
-        """
-        for line in read_jsonl(self.run.test_path):
-            if all(line.get(key) == value for key, value in self._key.items()):
-                try:
-                    return Validation.model_validate(line.get("figures"))
-                except ValidationError as error:
-                    raise InvalidInputError(
-                        f"{str(self.run.test_path)!r}: {error.errors()[0]['msg']}; remove the file to read the test "
-                        "split again"
-                    ) from None
-        return None
-
-    def record(
-        self, setting: Setting, model: Parent, batches: Sequence[BatchLike], unwritten: list[StorageError]
-    ) -> Validation:
-        """Evaluate, and keep the figures in the run; `unwritten` takes the error of one that cannot be written."""
-        figures = setting.figures(setting.evaluate_checkpoint(model.checkpoint, batches), "test")
-        try:
-            append_jsonl(self.run.test_path, [{**self._key, "figures": figures.model_dump()}])
-        except StorageError as error:
-            unwritten.append(error)
-        return figures
+def _recorded(path: Path, key: Mapping[str, Any]) -> Validation | None:
+    """The figures of an earlier reading: of a checkpoint on a test split, by the digests of both, in one precision."""
+    for line in read_jsonl(path):
+        if all(line.get(name) == value for name, value in key.items()):
+            try:
+                return Validation.model_validate(line.get("figures"))
+            except ValidationError as error:
+                raise InvalidInputError(
+                    f"{str(path)!r}: {error.errors()[0]['msg']}; remove the file to read the test split again"
+                ) from None
+    return None

@@ -11,6 +11,8 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from ppdgrow.comparison.columns import AXIS_TEXT, LOSS, several_seeds
+from ppdgrow.comparison.compare import Comparison
 from ppdgrow.comparison.criteria import loss_unit
 from ppdgrow.comparison.curves import AXES, Axis, Band, bands, cost_of, difference_band
 from ppdgrow.comparison.figures import ComparedArm
@@ -20,11 +22,9 @@ if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 
-    from ppdgrow.comparison.compare import Comparison
 
 # Lines of the arms after the baseline, whose line is black and wide: twelve colours, then the same with other dashes.
 DASHES = ("-", "--", "-.", ":")
-NAMES: dict[Axis, str] = {"steps": "optimizer steps", "flops": "training FLOPs", "seconds": "seconds of training steps"}
 # Letters that fit below the panels, the strokes counted as letters.
 LEGEND = 170
 # Losses are shown from this share of the longest run on, and differences are scaled to the second half: what comes
@@ -42,33 +42,24 @@ def draw_comparison(comparison: Comparison, file_format: str) -> bytes:
         for axis, losses, differences in zip(AXES, *rows, strict=True):
             _losses(losses, comparison, axis)
             _differences(differences, comparison, axis)
-            differences.set_xlabel(NAMES[axis])
+            differences.set_xlabel(AXIS_TEXT[axis].label)
             if axis == "flops":
                 differences.xaxis.set_major_formatter(EngFormatter())
         unit = loss_unit(comparison.baseline.first.history)
-        rows[0][0].set_ylabel(f"validation loss, {unit}")
+        rows[0][0].set_ylabel(f"{LOSS}, {unit}")
         rows[1][0].set_ylabel(f"minus {comparison.baseline.name}", parse_math=False)
         _legend(figure, comparison)
         return render(figure, file_format)
 
 
 def _losses(axes: Axes, comparison: Comparison, axis: Axis) -> None:
-    curves = bands([[run.history for run in arm.runs] for arm in comparison.arms], axis)
+    curves = bands([arm.histories for arm in comparison.arms], axis)
     for place, (arm, band) in enumerate(zip(comparison.arms, curves, strict=True)):
         _curve(axes, band, place)
         _mark_insertions(axes, arm, place, axis)
     _frame(axes)
-    ends = [band for band in curves if band.at]
-    if ends:
-        first = SHOWN_FROM * max(band.at[-1] for band in ends)
-        shown = [
-            value
-            for band in ends
-            for at, *values in zip(*_columns(band), strict=True)
-            if at >= first
-            for value in values
-        ]
-        _limit(axes, shown)
+    first = SHOWN_FROM * max((band.at[-1] for band in curves if band.at), default=0.0)
+    _limit(axes, [value for band in curves for value in _values(band, first)])
 
 
 def _differences(axes: Axes, comparison: Comparison, axis: Axis) -> None:
@@ -80,8 +71,7 @@ def _differences(axes: Axes, comparison: Comparison, axis: Axis) -> None:
         band = difference_band([(run.reference, run.history) for run in arm.pairs], axis)
         _curve(axes, band, place)
         if band.at:
-            late = SCALED_FROM * band.at[-1]
-            scaled += [value for at, *values in zip(*_columns(band), strict=True) if at >= late for value in values]
+            scaled += _values(band, SCALED_FROM * band.at[-1])
     _frame(axes)
     _limit(axes, scaled)
 
@@ -121,8 +111,10 @@ def _mark_insertions(axes: Axes, arm: ComparedArm, place: int, axis: Axis) -> No
         axes.plot([cost], [loss], "o", markersize=6, markerfacecolor="white", markeredgecolor=_colour(place))
 
 
-def _columns(band: Band) -> Sequence[Sequence[float]]:
-    return band.at, band.mean, band.low, band.high
+def _values(band: Band, first: float) -> list[float]:
+    """Mean, lowest and highest from a place on."""
+    rows = zip(band.at, band.mean, band.low, band.high, strict=True)
+    return [value for at, *values in rows if at >= first for value in values]
 
 
 def _limit(axes: Axes, values: Sequence[float]) -> None:
@@ -147,6 +139,6 @@ def _legend(figure: Figure, comparison: Comparison) -> None:
     for text, arm in zip(legend.get_texts(), comparison.arms, strict=True):
         text.set_parse_math(False)  # an arm may be called $x$,
         text.set_text(arm.name)  # or _x, which matplotlib would hide as a label
-    several = comparison.several_seeds
+    several = several_seeds(comparison.arms)
     shaded = "lines are means over seeds, bands reach from the lowest to the highest seed; " if several else ""
     figure.suptitle(f"{shaded}open circles are insertions", fontsize=9)

@@ -1,141 +1,128 @@
-"""What `compare --report` says: the figures, who passed what, every run, and how all of it was made."""
+"""The files of `compare`: pictures, and pages with every figure, who passed what, every run, and how it was made."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+import os
+from collections.abc import Callable, Iterator
+from dataclasses import replace
+from pathlib import Path
+from statistics import fmean
 from typing import Any
 
-from ppdgrow.comparison.cells import (
-    NOTHING,
-    before_after,
-    bump,
-    exact,
-    gradient_spikes,
-)
-from ppdgrow.comparison.compare import Comparison
+from ppdgrow.comparison.columns import Layout, arm_rows, columns, insertion_rows, several_seeds, single_runs
+from ppdgrow.comparison.compare import HTML, Comparison
 from ppdgrow.comparison.criteria import ONE_SEED, loss_unit
-from ppdgrow.comparison.figures import ComparedArm, ComparedRun
+from ppdgrow.comparison.figures import ComparedRun
 from ppdgrow.comparison.history import join_seeds
-from ppdgrow.comparison.insertions import UPDATES_AFTER, Insertion
-from ppdgrow.comparison.table import (
-    ONE_SEED_EACH,
-    TextTable,
-    arm_rows,
-    columns,
-    cost_columns,
-    criteria_matrix,
-    criterion_cells,
-    equal_columns,
-    size_columns,
-)
-from ppdgrow.console import format_flops, format_seconds
+from ppdgrow.comparison.plot import draw_comparison
+from ppdgrow.comparison.tables import ONE_SEED_EACH, criteria_matrix, criterion_cells
+from ppdgrow.config.requests import CompareRequest
 from ppdgrow.console.page import Block, Heading, Items, Lines, Page, Paragraph, Picture, Table
-from ppdgrow.statistics import Estimate
+from ppdgrow.console.picture import write_output
 
 PICTURE_TEXT = (
     "validation loss of every arm over optimizer steps, FLOPs and wall-clock, and its difference to the baseline"
 )
 
 
+def write_files(comparison: Comparison, request: CompareRequest) -> Iterator[Path]:
+    """Write the files that were asked for, each whole or not at all.
+
+    Raises:
+        StorageError: the file system refused one; an older file is left as it was.
+    """
+    plot = request.plot
+    if plot is not None:
+        write_output(plot, "--plot", draw_comparison(comparison, plot.suffix.lower().removeprefix(".")))
+        yield plot
+    embedded = any(path.suffix.lower() == HTML for path in request.report)
+    picture = draw_comparison(comparison, "svg") if embedded else None
+    for path in request.report:
+        beside = None if plot is None else Path(os.path.relpath(plot, path.parent)).as_posix()
+        page = report_page(comparison, picture, beside)
+        text = page.html() if path.suffix.lower() == HTML else page.markdown()
+        write_output(path, "--report", text.encode("utf-8"))
+        yield path
+
+
 def report_page(comparison: Comparison, picture: bytes | None, picture_file: str | None = None) -> Page:
     """The page of a comparison.
 
     Args:
-        comparison: not one of `--accept`.
+        comparison: not one of `accept`.
         picture: the curves as SVG, which HTML holds; None leaves them out of it.
         picture_file: where Markdown finds the picture, relative to the page.
     """
-    baseline = comparison.baseline
-    data = baseline.first.history.state.data
+    arms, baseline = comparison.arms, comparison.baseline
+
+    def table(layout: Layout, left: tuple[int, ...] = (0,)) -> Table:
+        return replace(arm_rows(arms, comparison.columns(layout)), left=left)
+
     blocks: list[Block] = [
         Paragraph(_verdicts(comparison)),
-        _table(arm_rows(comparison, [column for column in columns(comparison) if column.many]), left=(0, 1)),
-        Paragraph(_reading(comparison)),
+        table(Layout.MANY, left=(0, 1)),
+        Paragraph(_how_to_read(comparison)),
         *([Picture(picture, PICTURE_TEXT, picture_file)] if picture or picture_file else []),
         Heading("Criteria"),
-        _table(criteria_matrix(comparison), left=range(10)),
-        _table(_criteria(comparison), left=(0, 1, 5)),
+        criteria_matrix(comparison),
+        _criteria(comparison),
         Heading("Cost to the final loss of the baseline"),
         Paragraph(
             f"Cost until the validation loss first fell to the final loss of {baseline.name} (of the same seed), over "
             "what that cost the baseline: steps, FLOPs, seconds of training; the shallow phase and rejected trials "
             "count."
         ),
-        _table(arm_rows(comparison, cost_columns(comparison))),
+        table(Layout.COSTS),
         Heading("Loss at equal cost"),
-        _table(arm_rows(comparison, equal_columns(comparison))),
+        table(Layout.EQUAL),
         *_insertions(comparison),
         *_classes(comparison),
         Heading("Every run"),
-        _table(_runs(comparison)),
+        _runs(comparison),
         Heading("Size"),
-        _table(arm_rows(comparison, size_columns(comparison))),
-        *_doubts(comparison),
+        table(Layout.SIZE),
+        Heading("What to doubt"),
+        Items((*comparison.warnings, *(note for note in comparison.notes if note != ONE_SEED), *_caveats(comparison))),
         Heading("How it was made"),
         Items(tuple(_making(comparison))),
         *(
-            Lines(f"{arm.name}: lineage and commands of seed {seeds_of(run)}", tuple(_lineage(run)))
-            for arm in comparison.arms
+            Lines(f"{arm.name}: lineage and commands of seed {join_seeds([run.history]) or '-'}", tuple(_lineage(run)))
+            for arm in arms
             for run in arm.runs
         ),
     ]
-    arms = f"{len(comparison.arms) - 1} arms" if len(comparison.arms) > 2 else comparison.arms[1].name
-    return Page(f"{data.name}: {arms} against {baseline.name}", tuple(blocks))
+    others = f"{len(arms) - 1} arms" if len(arms) > 2 else arms[1].name
+    return Page(f"{baseline.first.history.state.data.name}: {others} against {baseline.name}", tuple(blocks))
 
 
 def _verdicts(comparison: Comparison) -> str:
     accepted = [arm.name for arm in comparison.arms[1:] if comparison.verdict_on(arm) == "accept"]
-    told = f"All judged criteria passed: {', '.join(accepted)}." if accepted else "No arm passed all criteria."
-    return f"{told} Baseline of all of them: {comparison.baseline.name}."
+    passed = f"All judged criteria passed: {', '.join(accepted)}." if accepted else "No arm passed all criteria."
+    return f"{passed} Baseline of all of them: {comparison.baseline.name}."
 
 
-def _reading(comparison: Comparison) -> str:
+def _how_to_read(comparison: Comparison) -> str:
     unit = loss_unit(comparison.baseline.first.history)
     several = "mean and standard deviation (sd) over the seeds; [..]: 95 % interval of the mean paired difference"
+    seeds = several if several_seeds(comparison.arms) else ONE_SEED_EACH
     return (
-        f"Loss in {unit}, {several if comparison.several_seeds else ONE_SEED_EACH}. FLOPs, wall-clock: cost of the "
-        f"models, their shallow phase included, relative to {comparison.baseline.name}; to equal loss: see below. "
+        f"Loss in {unit}, {seeds}. FLOPs, wall-clock: cost of the models, their shallow phase included, relative to "
+        f"{comparison.baseline.name}; to equal loss: see below. "
         "Insertion: the largest change of the validation loss by putting blocks in, in any seed; 0 is exact."
     )
 
 
-def _criteria(comparison: Comparison) -> TextTable:
+def _criteria(comparison: Comparison) -> Table:
     rows = tuple((c.run, c.name, *criterion_cells(c)) for c in comparison.criteria)
     header = ("arm", f"criterion, against {comparison.baseline.name}", "figure", "bound", "outcome", "note")
-    return TextTable(header, rows)
+    return Table(header, rows, left=(0, 1, 5))
 
 
 def _insertions(comparison: Comparison) -> Iterator[Block]:
-    """One row per arm and growth, means over the seeds."""
-    rows = []
-    for arm in comparison.arms:
-        most = max(len(run.insertions) for run in arm.runs)
-        for index in range(most):
-            cell = [run.insertions[index] for run in arm.runs if index < len(run.insertions)]
-            later = [i.loss_after_updates for i in cell if i.loss_after_updates is not None]
-            jumps = [i.jump for i in cell if i.jump is not None]
-            rows.append(
-                (
-                    arm.name,
-                    ", ".join(sorted({f"{i.step:,}" for i in cell})),
-                    "/".join(dict.fromkeys(kind for i in cell for kind in i.kinds)) or NOTHING,
-                    before_after(cell),
-                    exact(max(jumps, key=abs)) if jumps else NOTHING,
-                    "yes" if all(i.bit_exact for i in cell) else "no",
-                    f"{Estimate(tuple(later)).mean:.4f}" if later else NOTHING,
-                    ", ".join(sorted({f"{i.updates:,}" for i in cell if i.updates is not None})) or NOTHING,
-                    bump(cell),
-                    _spikes_after(cell),
-                )
-            )
-    if rows:
-        header = (
-            *("arm", "step", "kinds", "loss before / after", "largest change", "same bits"),
-            *(f"loss ~{UPDATES_AFTER:,} updates after", "updates", "bump, steps to recover"),
-            "spikes by then: gradient (old / new), loss",
-        )
+    table = insertion_rows(comparison.arms)
+    if table.rows:
         yield Heading("Insertions")
-        yield _table(TextTable(header, tuple(rows)))
+        yield table
         yield Paragraph(
             "Growth bump: the highest validation loss right after the growth and within 200 steps, minus the loss "
             "before it; steps to recover are interpolated between evaluations. Gradient spike: a norm before clipping "
@@ -144,71 +131,22 @@ def _insertions(comparison: Comparison) -> Iterator[Block]:
         )
 
 
-def _spikes_after(insertions: Sequence[Insertion]) -> str:
-    old, new = (
-        sum(getattr(insertion.gradient_spike, group) or 0 for insertion in insertions) for group in ("old", "new")
-    )
-    return f"{old} / {new}, {sum(insertion.loss_spikes for insertion in insertions)}"
-
-
 def _classes(comparison: Comparison) -> Iterator[Block]:
     """One row per class, one column per arm; where the data has classes and every run tells their accuracy."""
-    by_arm = [[run.history.final.validation.class_accuracy or {} for run in arm.runs] for arm in comparison.arms]
-    names = [name for name in by_arm[0][0] if all(name in told for told_by in by_arm for told in told_by)]
-    if not names:
-        return
-    rows = [
-        (name, *(f"{100 * Estimate(tuple(told[name] for told in arm)).mean:.2f} %" for arm in by_arm)) for name in names
-    ]
-    yield Heading("Accuracy by class")
-    yield _table(TextTable(("class", *(arm.name for arm in comparison.arms)), tuple(rows)))
+    arms = [[run.validation.class_accuracy or {} for run in arm.runs] for arm in comparison.arms]
+    names = [name for name in arms[0][0] if all(name in classes for arm in arms for classes in arm)]
+    rows = [(name, *(f"{100 * fmean(classes[name] for classes in arm):.2f} %" for arm in arms)) for name in names]
+    if rows:
+        yield Heading("Accuracy by class")
+        yield Table(("class", *(arm.name for arm in comparison.arms)), tuple(rows))
 
 
-def _runs(comparison: Comparison) -> TextTable:
-    tested = any(run.test is not None for run in comparison.runs)
-    tried = any(run.has_trials for run in comparison.runs)
-    figures = [run.history.final.validation for run in comparison.runs]
-    columns: list[tuple[str, Callable[[ComparedRun], str]]] = [
-        ("seed", seeds_of),
-        ("steps", lambda run: f"{run.history.step:,}"),
-        ("validation loss", lambda run: f"{run.history.final.validation.loss:.4f}"),
-        ("against baseline", lambda run: f"{run.loss_difference:+.4f}" if run.equal and run.paired else NOTHING),
-        ("accuracy", lambda run: f"{100 * run.history.final.validation.accuracy:.2f} %"),
-        ("training loss", lambda run: _digits(run.history.state.train_loss, 4)),
-        ("FLOPs", lambda run: format_flops(run.history.state.ledger.flops)),
-        ("wall-clock", lambda run: format_seconds(run.history.state.ledger.seconds)),
-        ("gradient spikes (old / new)", lambda run: gradient_spikes(ComparedArm("", (run,)))),
-        ("loss spikes", lambda run: str(run.loss_spikes)),
-    ]
-    if any(figure.perplexity is not None for figure in figures):
-        columns.insert(5, ("perplexity", lambda run: _digits(run.history.final.validation.perplexity, 2)))
-    if any(figure.bits_per_byte is not None for figure in figures):
-        columns.insert(6, ("bits per byte", lambda run: _digits(run.history.final.validation.bits_per_byte, 4)))
-    if tried:
-        columns += [
-            ("FLOPs of trials", lambda run: format_flops(run.history.state.ledger.trials.flops)),
-            ("wall-clock of trials", lambda run: format_seconds(run.history.state.ledger.trials.seconds)),
-            ("trials (kept / rejected)", lambda run: f"{run.history.trials_kept} / {run.history.trials_rejected}"),
-        ]
-    if tested:
-        columns += [
-            ("test loss", lambda run: NOTHING if run.test is None else f"{run.test.loss:.4f}"),
-            ("test accuracy", lambda run: NOTHING if run.test is None else f"{100 * run.test.accuracy:.2f} %"),
-        ]
-    rows = [(arm.name, *(cell(run) for _, cell in columns)) for arm in comparison.arms for run in arm.runs]
-    return TextTable(("arm", *(name for name, _ in columns)), tuple(rows))
+def _runs(comparison: Comparison) -> Table:
+    runs = [run for arm in comparison.arms for run in single_runs(arm)]
+    return arm_rows(runs, [column for column in columns(runs) if column.layouts & Layout.RUNS])
 
 
-def _digits(value: float | None, digits: int) -> str:
-    return NOTHING if value is None else f"{value:.{digits}f}"
-
-
-def _doubts(comparison: Comparison) -> list[Block]:
-    notes = tuple(note for note in comparison.notes if note != ONE_SEED)
-    return [Heading("What to doubt"), Items((*comparison.warnings, *notes, *_standing(comparison)))]
-
-
-def _standing(comparison: Comparison) -> Iterator[str]:
+def _caveats(comparison: Comparison) -> Iterator[str]:
     """What is true of every such comparison."""
     yield (
         f"{len(comparison.arms)} arms were compared: with so many intervals at 95 % some exclude zero by chance"
@@ -249,13 +187,3 @@ def _lineage(run: ComparedRun) -> Iterator[str]:
         made = getattr(event, "provenance", None)
         if isinstance(made, dict) and made.get("command"):
             yield f"    {made['command']}"
-
-
-def seeds_of(run: ComparedRun) -> str:
-    """The seeds of a run and its ancestors."""
-    return join_seeds([run.history]) or NOTHING
-
-
-def _table(table: TextTable, left: Sequence[int] = (0,)) -> Table:
-    """Text to the left in the columns named, figures to the right in the others."""
-    return Table(table.header, table.rows, frozenset(range(len(table.header))) - frozenset(left))

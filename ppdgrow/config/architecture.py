@@ -7,10 +7,10 @@ from __future__ import annotations
 
 from typing import Annotated, Any, Literal
 
-from pydantic import Field, TypeAdapter, model_validator
+from pydantic import Field, model_validator
 
 from ppdgrow.config.base import Frozen, PositiveInt
-from ppdgrow.config.kinds import FAMILIES, Family, Task, branches_of
+from ppdgrow.config.kinds import FAMILIES, KINDS, Family, Task
 from ppdgrow.config.schema import ModelConfig, StreamName
 
 PairState = Literal["tied", "untied"]
@@ -45,7 +45,6 @@ class ImageInput(Frozen):
 
     @property
     def num_patches(self) -> int:
-        """Tokens per image."""
         return (self.height // self.patch_size) * (self.width // self.patch_size)
 
 
@@ -105,8 +104,8 @@ class Architecture(Frozen):
         rules = FAMILIES[self.family]
         if (self.task == "classify") == (self.input.kind == "tokens") or self.task not in rules.tasks:
             raise ValueError(f"task {self.task!r} and {self.input.kind} as input do not fit the family {self.family!r}")
-        if self.family == "transformer" and self.input.kind == "vectors":
-            raise ValueError("a transformer reads tokens or images, found vectors")
+        if self.input.kind not in rules.embeddings:
+            raise ValueError(f"a {self.family} reads {' or '.join(rules.embeddings)}, found {self.input.kind}")
         for block in self.blocks:
             fitting = rules.layers if block.type == "layer" else rules.pairs
             if block.kind not in fitting:
@@ -120,8 +119,8 @@ class Architecture(Frozen):
         if (coupled or self.pairs) and self.width % 2:
             raise ValueError(f"width {self.width} cannot be split into two halves")
         for block in self.blocks:
-            channels = self.width // 2 if block.type == "pair" else self.layer_width
-            if "attention" in branches_of(self.family, block.kind) and channels % self.heads:
+            channels = self.channels_of(block)
+            if KINDS[block.kind].heads and channels % self.heads:
                 raise ValueError(f"block {block.id!r}: {self.heads} heads do not divide its {channels} channels")
         return self
 
@@ -131,10 +130,10 @@ class Architecture(Frozen):
         layers = [block.kind for block in self.blocks if block.type == "layer"]
         return layers[0] if layers else FAMILIES[self.family].layers[0]
 
-    @property
-    def layer_width(self) -> int:
-        """Channels that a branch of an ordinary layer reads and writes."""
-        return self.width // 2 if self.stream == "coupled" else self.width
+    def channels_of(self, block: BlockSpec) -> int:
+        """Channels that a branch of a block reads and writes, or the linear map of a pair."""
+        halved = self.stream == "coupled" if block.type == "layer" else KINDS[block.kind].additive
+        return self.width // 2 if halved else self.width
 
     @property
     def num_layers(self) -> int:
@@ -143,7 +142,6 @@ class Architecture(Frozen):
 
     @property
     def pairs(self) -> tuple[BlockSpec, ...]:
-        """The pairs, in order."""
         return tuple(block for block in self.blocks if block.type == "pair")
 
     @property
@@ -157,21 +155,18 @@ class Architecture(Frozen):
         return parse_architecture(self.model_dump() | {"blocks": [block.model_dump() for block in blocks]})
 
 
-_ADAPTER = TypeAdapter(Architecture)
-
-
 def parse_architecture(document: Any) -> Architecture:
     """Validate a `config.json` document.
 
     Raises:
         pydantic.ValidationError: a key is missing, unknown, out of range or contradicts another.
     """
-    return _ADAPTER.validate_python(document)
+    return Architecture.model_validate(document)
 
 
 def new_architecture(model: ModelConfig, task: Task, input_spec: InputSpec) -> Architecture:
     """The architecture of a model that is trained from scratch: `model.layers` layers `l1..lN`."""
-    kind = layer_kind(model)
+    kind = FAMILIES[model.family].layer_kind(model.mixer)
     return Architecture(
         family=model.family,
         stream=model.stream,
@@ -186,9 +181,3 @@ def new_architecture(model: ModelConfig, task: Task, input_spec: InputSpec) -> A
         input=input_spec,
         blocks=tuple(BlockSpec(id=f"l{index + 1}", type="layer", kind=kind) for index in range(model.layers)),
     )
-
-
-def layer_kind(model: ModelConfig) -> str:
-    """The kind of the layers of a new model."""
-    mixers = {"recurrence": "recurrent", "convolution": "convolution"}
-    return mixers[model.mixer] if model.family == "sequence" else FAMILIES[model.family].layers[0]

@@ -1,12 +1,12 @@
-"""The closed registry of kinds: what blocks are made of, and which of them fit which model family.
+"""The closed registries of kinds and families: what blocks are made of, and what a family reads, does and leaves out.
 
-A new kind is one line in `KINDS`, and one in `STYLES` of `experiment.probing.plot`; a new branch is one class and one
-line in `nn.branches`, and two lines in `accounting`: its parameters and its FLOPs.
+A new kind is one line in `KINDS`, where its branches are named as their classes in `nn.branches` are, in lower case.
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 from typing import Annotated, Literal
 
 from pydantic import AfterValidator
@@ -25,54 +25,89 @@ ATTENTION_FIRST = "attention-first"
 
 @dataclass(frozen=True)
 class Kind:
-    """The branches f and g of a coupling, or none for a pair of linear maps; and the families that take such pairs."""
+    """What a block is made of: the branches f and g of a coupling on halves, or one linear map on the whole vector."""
 
-    branches: tuple[str, str] | None
-    families: tuple[str, ...]
+    parts: tuple[str, ...]
+    families: tuple[str, ...]  # that take such pairs
+    heads: bool = False  # whether the channels of a branch are divided among attention heads
+    on_vectors: tuple[str, ...] | None = None  # the parts where there is no token axis, if they are others
+
+    @property
+    def additive(self) -> bool:
+        """Whether terms are added to halves; if not, a pair is a linear map on the whole vector."""
+        return len(self.parts) == 2
 
 
 KINDS: dict[str, Kind] = {
     "ffn": Kind(("mlp", "mlp"), ALL),
-    "attention": Kind(("attention", "mlp"), TOKENS),
+    "attention": Kind(("attention", "mlp"), TOKENS, heads=True),
     "recurrent": Kind(("recurrence", "mlp"), TOKENS),
     "convolution": Kind(("convolution", "mlp"), TOKENS),
-    "depthwise": Kind(("depthwise", "depthwise"), ALL),
-    "orthogonal": Kind(None, ALL),
-    "linear": Kind(None, ALL),
+    "depthwise": Kind(("depthwise", "depthwise"), ALL, on_vectors=("affine", "affine")),
+    "orthogonal": Kind(("orthogonal",), ALL),
+    "linear": Kind(("linear",), ALL),
 }
-LINEAR = tuple(name for name, kind in KINDS.items() if kind.branches is None)
 PAIR_NAMES = (*KINDS, ATTENTION_FIRST)
 
 
 @dataclass(frozen=True)
 class FamilyRules:
-    """What a family is made of: the kinds of its layers (the first is the default), and its tasks."""
+    """What is particular to a family. The modules that embed its inputs are in `nn.ends`."""
 
     name: str
-    layers: tuple[str, ...]
+    layers: tuple[str, ...]  # kinds, the default first
     tasks: tuple[Task, ...]
+    embeddings: Mapping[str, Literal["tokens", "patches", "vector"]]  # by the kind of input
+    ignored: tuple[str, ...]  # keys of the recipe that do nothing
+    positions: bool = False  # whether tokens get learned positions, as their mixer has no order of its own
+    mixers: Mapping[str, str] = field(default_factory=dict)  # kinds of layers by `model.mixer`, where that decides
 
     @property
     def pairs(self) -> tuple[str, ...]:
         """The kinds of pairs that fit."""
         return tuple(name for name, kind in KINDS.items() if self.name in kind.families)
 
+    def layer_kind(self, mixer: str) -> str:
+        """The kind of the layers of a new model."""
+        return self.mixers.get(mixer, self.layers[0])
 
+
+_MIXERS = {"recurrence": "recurrent", "convolution": "convolution"}
 FAMILIES: dict[str, FamilyRules] = {
-    "transformer": FamilyRules("transformer", ("attention",), ("lm", "mlm", "classify")),
-    "mlp": FamilyRules("mlp", ("ffn",), ("classify",)),
-    "sequence": FamilyRules("sequence", ("recurrent", "convolution"), ("lm",)),
+    rules.name: rules
+    for rules in (
+        FamilyRules(
+            "transformer",
+            layers=("attention",),
+            tasks=("lm", "mlm", "classify"),
+            embeddings={"tokens": "tokens", "images": "patches"},
+            ignored=("model.mixer",),
+            positions=True,
+        ),
+        FamilyRules(
+            "mlp",
+            layers=("ffn",),
+            tasks=("classify",),
+            embeddings={"images": "vector", "vectors": "vector"},
+            ignored=("model.mixer", "model.patch_size", "model.heads", "model.kernel_size", "model.tie_embeddings"),
+        ),
+        FamilyRules(
+            "sequence",
+            layers=tuple(_MIXERS.values()),
+            tasks=("lm",),
+            embeddings={"tokens": "tokens"},
+            ignored=("model.patch_size",),
+            mixers=_MIXERS,
+        ),
+    )
 }
 
 
-def branches_of(family: str, kind: str) -> tuple[str, ...]:
-    """The branches of a kind in a family: f and g, or none for a pair of linear maps.
-
-    On the plain vectors of `mlp` there is no token axis: `depthwise` is an affine map there.
-    """
-    if family == "mlp" and kind == "depthwise":
-        return ("affine", "affine")
-    return KINDS[kind].branches or ()
+def parts_of(family: str, kind: str) -> tuple[str, ...]:
+    """The branches f and g of a kind in a family, or its one linear map."""
+    spec = KINDS[kind]
+    on_vectors = "vector" in FAMILIES[family].embeddings.values()
+    return spec.on_vectors if on_vectors and spec.on_vectors is not None else spec.parts
 
 
 def _check_pair_name(name: str) -> str:

@@ -90,28 +90,24 @@ def _read_text(path: Path, where: str) -> str:
     try:
         with path.open("rb") as file:
             raw = file.read(MAX_RECIPE_BYTES + 1)
+        if len(raw) > MAX_RECIPE_BYTES:
+            problem = f" is larger than {MAX_RECIPE_BYTES} bytes, expected a short YAML file: is it the right one?"
+        elif is_lfs_pointer(raw):
+            problem = " is a git-lfs pointer, not the file itself: run git lfs pull in its repository"
+        elif not raw.strip():
+            problem = " is empty, expected sections such as 'train:' with keys below them"
+        else:
+            return raw.decode("utf-8-sig")
     except FileNotFoundError:
-        raise ConfigError(f"{where} does not exist: give the path of a YAML file, or leave --recipe out") from None
+        problem = " does not exist: give the path of a YAML file, or leave --recipe out"
     except IsADirectoryError:
-        raise ConfigError(f"{where} is a folder, expected a YAML file, such as the recipe.yaml of a run") from None
-    except (OSError, ValueError) as error:
-        reason = getattr(error, "strerror", None) or str(error)
-        raise ConfigError(f"{where} cannot be read: {reason}") from None
-    if len(raw) > MAX_RECIPE_BYTES:
-        raise ConfigError(
-            f"{where} is larger than {MAX_RECIPE_BYTES} bytes, expected a short YAML file: is it the right one?"
-        )
-    if is_lfs_pointer(raw):
-        raise ConfigError(f"{where} is a git-lfs pointer, not the file itself: run git lfs pull in its repository")
-    if not raw.strip():
-        raise ConfigError(f"{where} is empty, expected sections such as 'train:' with keys below them")
-    try:
-        return raw.decode("utf-8-sig")
+        problem = " is a folder, expected a YAML file, such as the recipe.yaml of a run"
     except UnicodeDecodeError as error:
         line = raw.count(b"\n", 0, error.start) + 1
-        raise ConfigError(
-            f"{where}, line {line}: not UTF-8 text (byte 0x{raw[error.start]:02x}): save it as UTF-8"
-        ) from None
+        problem = f", line {line}: not UTF-8 text (byte 0x{raw[error.start]:02x}): save it as UTF-8"
+    except (OSError, ValueError) as error:
+        problem = f" cannot be read: {getattr(error, 'strerror', None) or error}"
+    raise ConfigError(f"{where}{problem}")
 
 
 def parse_override(text: str) -> tuple[str, Any]:

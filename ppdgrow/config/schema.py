@@ -9,7 +9,7 @@ from pydantic import Field, field_validator, model_validator
 
 from ppdgrow.config.base import Fraction, Frozen, NonNegativeInt, PositiveInt
 from ppdgrow.config.growth import GrowthConfig
-from ppdgrow.config.kinds import Family, Task
+from ppdgrow.config.kinds import FAMILIES, KINDS, Family, Task
 
 StreamName = Literal["coupled", "residual"]
 
@@ -54,7 +54,7 @@ class ModelConfig(Frozen):
                 f"model.width is {self.width}, which leaves a branch one channel, whose norm is a constant: use a "
                 f"width of at least {4 if self.stream == 'coupled' else 2}"
             )
-        if self.family == "transformer" and branch % self.heads:
+        if KINDS[FAMILIES[self.family].layer_kind(self.mixer)].heads and branch % self.heads:
             raise ValueError(
                 f"model.heads is {self.heads}, which does not divide the branch width {branch} "
                 f"({self.stream} stream, model.width {self.width}): choose heads that divide {branch}"
@@ -152,6 +152,9 @@ class TrainConfig(Frozen):
     )
     only: Literal["all", "pairs"] = Field("all", description="train all, or the newest blocks alone")
     reset_optimizer: bool = Field(False, description="go on from a checkpoint with empty moments")
+    optimizer: Literal["adamw", "muon"] = Field(
+        "adamw", description="adamw; or muon: of the matrices within blocks, and adamw of the rest"
+    )
 
     @model_validator(mode="after")
     def _check_accumulate(self) -> TrainConfig:

@@ -35,7 +35,6 @@ class Cost(Frozen):
     seconds: Annotated[float, Field(ge=0)] = 0.0
 
     def plus(self, other: Cost) -> Cost:
-        """Both together."""
         return Cost(
             tokens=self.tokens + other.tokens, flops=self.flops + other.flops, seconds=self.seconds + other.seconds
         )

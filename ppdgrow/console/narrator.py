@@ -18,12 +18,10 @@ from rich.text import Text
 from ppdgrow.console.tables import TextColumn, render, split_table, wrap_words
 from ppdgrow.console.terminal import Stderr, clean, discard, encodable, is_terminal, terminal_width
 from ppdgrow.errors import StorageError
+from ppdgrow.units import format_count, format_seconds
 
 if TYPE_CHECKING:
     from rich.progress import Progress, TaskID
-
-_COUNT_UNITS = ("", " k", " M", " B", " T")
-_FLOP_UNITS = (" FLOP", " kFLOP", " MFLOP", " GFLOP", " TFLOP", " PFLOP", " EFLOP", " ZFLOP")
 
 
 class ProgressBar:
@@ -37,13 +35,7 @@ class ProgressBar:
         self._first: tuple[float, int, float] | None = None
 
     def update(self, completed: int, **fields: Any) -> None:
-        """Move to `completed`, with figures to show beside it.
-
-        Args:
-            completed: of the total.
-            **fields: figures by name. `lr` is shown as a rate, `tokens` (a running count) as tokens per
-                second, None not at all.
-        """
+        """Move to `completed`, with figures to show beside it; `tokens` is a running count, shown per second."""
         if self._display is None or self._task is None:
             return
         now, tokens = time.monotonic(), float(fields.pop("tokens", None) or 0)
@@ -78,9 +70,8 @@ def table_columns(
 
 
 def _figure(name: str, value: Any) -> str:
-    if isinstance(value, float):
-        return f"{name} {value:.1e}" if name == "lr" else f"{name} {value:.4g}"
-    return f"{name} {value}"
+    style = "" if not isinstance(value, float) else ".1e" if name == "lr" else ".4g"
+    return f"{name} {value:{style}}"
 
 
 class Narrator:
@@ -93,13 +84,14 @@ class Narrator:
 
     def __init__(self, quiet: bool = False, json: bool = False) -> None:
         self.quiet, self.json = quiet, json
+        self._silent = quiet or json
         self._stderr = Stderr()
         self._warned: set[str] = set()
         self._progressing = self._busy = False
 
     def say(self, text: str) -> None:
         """A message on stderr: one line, wrapped only on a terminal."""
-        if not (self.quiet or self.json):
+        if not self._silent:
             self._stderr.show(clean(text))
 
     def warn(self, text: str, *, once: bool = False) -> None:
@@ -114,7 +106,7 @@ class Narrator:
         None of them is shown if one has a name that this terminal cannot show as it is.
         """
         lines = [shlex.join(["ppdgrow", *command]) for command in commands]
-        if not (self.quiet or self.json) and all(map(self._stderr.can_show, lines)):
+        if not self._silent and all(map(self._stderr.can_show, lines)):
             self._stderr.show(f"{clean(why)}:")
             for line in lines:  # wrapped, it would be pasted as several
                 self._stderr.show(f"  {line}", wrap=False)
@@ -133,7 +125,7 @@ class Narrator:
     def now(self, what: str) -> None:
         """Within `status`: say what is being done from now on."""
         if self._busy:
-            self._stderr.show_passing(f"{clean(what)} .." if what else "")
+            self._stderr.show_transient(f"{clean(what)} .." if what else "")
 
     @contextmanager
     def progress(self, total: int, description: str) -> Iterator[ProgressBar]:
@@ -166,13 +158,8 @@ class Narrator:
         """Columns on stdout, aligned by spaces alone; nothing with `--json`.
 
         A terminal gets blocks of columns that fit it (see `split_table`), all else each row on one line whatever its
-        width.
-
-        Args:
-            rows: cells; short rows are filled up.
-            header: column names, bold on a terminal.
-            align: one letter per column, `l`, `r`, or `w` for text to be wrapped; the default is `l` for the first and
-                `r` for the others.
+        width. Short rows are filled up. `align` has one letter per column, `l`, `r`, or `w` for text to be wrapped; the
+        default is `l` for the first and `r` for the others.
         """
         if self.json:
             return
@@ -211,8 +198,7 @@ class Narrator:
 
     @property
     def _live(self) -> bool:
-        shown = not (self.quiet or self.json)
-        return shown and is_terminal(self._stderr.file) and not self._stderr.is_dumb_terminal
+        return not self._silent and is_terminal(self._stderr.file) and not self._stderr.is_dumb_terminal
 
 
 def report_error(message: str, exit_code: int, *, as_json: bool, traceback: str | None = None) -> None:
@@ -250,35 +236,3 @@ def write_stdout(text: str) -> None:
     except OSError as error:
         discard(sys.stdout)
         raise StorageError(f"cannot write to standard output: {error.strerror or error}; free some space") from error
-
-
-def format_count(count: float) -> str:
-    """Three significant digits: 999, 1.5 k, 2.3 M, 70 B."""
-    return _scaled(count, _COUNT_UNITS)
-
-
-def format_flops(flops: float) -> str:
-    """Three significant digits: 13.9 MFLOP."""
-    return _scaled(flops, _FLOP_UNITS)
-
-
-def _scaled(value: float, units: Sequence[str]) -> str:
-    size = 0
-    while abs(value) >= 999.5 and size < len(units) - 1:
-        value, size = value / 1000, size + 1
-    return f"{value:.3g}{units[size]}" if abs(value) < 999.5 else f"{value:.0f}{units[size]}"
-
-
-def format_seconds(seconds: float) -> str:
-    """`8.4 s`, `41 s`, `1 m 51 s`, `2 h 3 m 5 s`, `1 d 4 h 0 m`."""
-    if seconds < 9.95:
-        return f"{seconds:.1f} s"
-    whole = round(seconds)
-    minutes, rest = divmod(whole, 60)
-    hours, minutes = divmod(minutes, 60)
-    days, hours = divmod(hours, 24)
-    if days:
-        return f"{days} d {hours} h {minutes} m"
-    if hours:
-        return f"{hours} h {minutes} m {rest} s"
-    return f"{minutes} m {rest} s" if minutes else f"{rest} s"

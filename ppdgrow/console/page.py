@@ -1,6 +1,6 @@
 """A page of headings, paragraphs, tables, lists and pictures, as one self-contained HTML file or as Markdown.
 
-All text is taken as it is: nothing in it is markup.
+All text is taken as it is: nothing in it is markup. Each block brings its Jinja template, which escapes what it shows.
 """
 
 from __future__ import annotations
@@ -10,10 +10,18 @@ import html
 import re
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Any
 
 from ppdgrow.console.terminal import clean
 
-STYLE = """
+PAGE = """\
+<!DOCTYPE html>
+<html lang="en">
+<head>
+<meta charset="utf-8">
+<meta name="viewport" content="width=device-width, initial-scale=1">
+<title>{{ title }}</title>
+<style>
 :root { color-scheme: light dark; --ink: #222; --paper: #fff; --line: #ccc; --soft: #f4f4f4; }
 @media (prefers-color-scheme: dark) { :root { --ink: #e4e4e4; --paper: #161616; --line: #444; --soft: #222; } }
 body { color: var(--ink); background: var(--paper); font: 15px/1.5 system-ui, sans-serif; margin: 2rem auto;
@@ -32,6 +40,15 @@ pre, code { font: 0.82rem/1.45 ui-monospace, monospace; } pre { background: var(
 @media print { :root { --ink: #000; --paper: #fff; --line: #999; --soft: #fff; } @page { size: landscape; margin: 8mm; }
        body { max-width: none; } div.wide { overflow: visible; } table { font-size: 6.5pt; }
        th, td, td.right { white-space: normal; padding-right: 0.3rem; } }
+</style>
+</head>
+<body>
+<h1>{{ title }}</h1>
+{% for block in blocks %}
+{{ block }}
+{% endfor %}
+</body>
+</html>
 """
 # What begins markup: a bracket only where it could end the text of a link, some signs only at the start of a line.
 _MARKDOWN = re.compile(r"([\\`*_<|~$&]|\](?=[(:\[]))")
@@ -43,6 +60,10 @@ class Heading:
     """A heading below the title."""
 
     text: str
+    template = "<h2>{{ block.text }}</h2>"
+
+    def markdown(self) -> str:
+        return f"## {plain(self.text)}"
 
 
 @dataclass(frozen=True)
@@ -50,15 +71,44 @@ class Paragraph:
     """Running text."""
 
     text: str
+    template = "<p>{{ block.text }}</p>"
+
+    def markdown(self) -> str:
+        return _AT_START.sub(r"\\\1", plain(self.text))
 
 
 @dataclass(frozen=True)
 class Table:
-    """Rows of cells under a header; columns of `right` are aligned to the right."""
+    """Rows of cells under a header; the columns of `left` hold text, the others figures, aligned to the right."""
 
     header: tuple[str, ...]
     rows: tuple[tuple[str, ...], ...]
-    right: frozenset[int] = frozenset()
+    left: Sequence[int] = (0,)
+    template = """\
+<div class="wide"><table>
+<thead>
+<tr>{% for cell in block.header %}
+<th{% if loop.first %} style="min-width: {{ block.name_width }}ch"{% endif %}
+{% if loop.index0 not in block.left %} class=right{% endif %}>{{ cell }}</th>
+{%- endfor %}</tr>
+</thead>
+<tbody>
+{% for row in block.rows %}
+<tr>{% for cell in row %}<td{% if loop.index0 not in block.left %} class=right{% endif %}>{{ cell }}</td>
+{%- endfor %}</tr>
+{% endfor %}
+</tbody>
+</table></div>"""
+
+    @property
+    def name_width(self) -> int:
+        """The names of the first column stay in view; long ones are wrapped rather than pushing all else out of it."""
+        return min(24, max(len(row[0]) for row in (self.header, *self.rows)))
+
+    def markdown(self) -> str:
+        rule = tuple("---" if place in self.left else "---:" for place in range(len(self.header)))
+        header, *rows = (tuple(map(plain, row)) for row in (self.header, *self.rows))
+        return "\n".join(f"| {' | '.join(row)} |" for row in (header, rule, *rows))
 
 
 @dataclass(frozen=True)
@@ -66,6 +116,15 @@ class Items:
     """A list."""
 
     items: tuple[str, ...]
+    template = """\
+<ul>
+{% for item in block.items %}
+<li>{{ item }}</li>
+{% endfor %}
+</ul>"""
+
+    def markdown(self) -> str:
+        return "\n".join(f"- {plain(item)}" for item in self.items)
 
 
 @dataclass(frozen=True)
@@ -74,6 +133,15 @@ class Lines:
 
     summary: str
     lines: tuple[str, ...]
+    template = "<details><summary>{{ block.summary }}</summary>\n<pre>{{ block.text }}</pre></details>"
+
+    @property
+    def text(self) -> str:
+        return "\n".join(self.lines)
+
+    def markdown(self) -> str:
+        summary, text = (html.escape(clean(text)) for text in (self.summary, self.text))
+        return f"<details><summary>{summary}</summary>\n\n<pre>\n{text}\n</pre>\n\n</details>"
 
 
 @dataclass(frozen=True)
@@ -83,6 +151,17 @@ class Picture:
     svg: bytes | None
     text: str
     file: str | None = None
+    template = """\
+{% if block.svg %}
+<p><img alt="{{ block.text }}" src="data:image/svg+xml;base64,{{ block.data }}"></p>
+{%- endif %}"""
+
+    @property
+    def data(self) -> str:
+        return base64.b64encode(self.svg or b"").decode("ascii")
+
+    def markdown(self) -> str:
+        return "" if self.file is None else f"![{plain(self.text)}](<{self.file}>)"
 
 
 Block = Heading | Paragraph | Table | Items | Lines | Picture
@@ -97,72 +176,22 @@ class Page:
 
     def html(self) -> str:
         """One file that needs no other; a script or a link to another place is nowhere in it."""
-        body = "\n".join(_html(block) for block in self.blocks)
-        title = _escape(self.title)
-        return (
-            f'<!DOCTYPE html>\n<html lang="en">\n<head>\n<meta charset="utf-8">\n'
-            f'<meta name="viewport" content="width=device-width, initial-scale=1">\n<title>{title}</title>\n'
-            f"<style>{STYLE}</style>\n</head>\n<body>\n<h1>{title}</h1>\n{body}\n</body>\n</html>\n"
+        import jinja2
+        from markupsafe import Markup
+
+        def cleaned(value: Any) -> Any:
+            return clean(value) if isinstance(value, str) and not isinstance(value, Markup) else value
+
+        environment = jinja2.Environment(
+            autoescape=True, finalize=cleaned, trim_blocks=True, keep_trailing_newline=True
         )
+        shown = [Markup(environment.from_string(block.template).render(block=block)) for block in self.blocks]
+        return environment.from_string(PAGE).render(title=self.title, blocks=shown)
 
     def markdown(self) -> str:
         """Markdown as code hosts show it."""
-        blocks = [f"# {plain(self.title)}", *(_markdown(block) for block in self.blocks)]
+        blocks = [f"# {plain(self.title)}", *(block.markdown() for block in self.blocks)]
         return "\n\n".join(block for block in blocks if block) + "\n"
-
-
-def _html(block: Block) -> str:
-    match block:
-        case Heading(text):
-            return f"<h2>{_escape(text)}</h2>"
-        case Paragraph(text):
-            return f"<p>{_escape(text)}</p>"
-        case Items(items):
-            return "<ul>\n" + "\n".join(f"<li>{_escape(item)}</li>" for item in items) + "\n</ul>"
-        case Lines(summary, lines):
-            text = _escape("\n".join(lines))
-            return f"<details><summary>{_escape(summary)}</summary>\n<pre>{text}</pre></details>"
-        case Picture(svg, text, _):
-            if svg is None:
-                return ""
-            data = base64.b64encode(svg).decode("ascii")
-            return f'<p><img alt="{_escape(text)}" src="data:image/svg+xml;base64,{data}"></p>'
-        case Table(header, rows, right):
-            # The names of the first column stay in view; long ones are wrapped rather than pushing all else out of it.
-            width = min(24, max(len(row[0]) for row in (header, *rows)))
-            head = _html_row(header, right, "th").replace("<th", f'<th style="min-width: {width}ch"', 1)
-            body = "\n".join(_html_row(row, right, "td") for row in rows)
-            return f'<div class="wide"><table>\n<thead>\n{head}\n</thead>\n<tbody>\n{body}\n</tbody>\n</table></div>'
-
-
-def _html_row(cells: Sequence[str], right: frozenset[int], tag: str) -> str:
-    columns = "".join(
-        f"<{tag}{' class=right' if place in right else ''}>{_escape(cell)}</{tag}>" for place, cell in enumerate(cells)
-    )
-    return f"<tr>{columns}</tr>"
-
-
-def _markdown(block: Block) -> str:
-    match block:
-        case Heading(text):
-            return f"## {plain(text)}"
-        case Paragraph(text):
-            return _AT_START.sub(r"\\\1", plain(text))
-        case Items(items):
-            return "\n".join(f"- {plain(item)}" for item in items)
-        case Lines(summary, lines):
-            text = _escape("\n".join(lines))
-            return f"<details><summary>{_escape(summary)}</summary>\n\n<pre>\n{text}\n</pre>\n\n</details>"
-        case Picture(_, text, file):
-            return "" if file is None else f"![{plain(text)}](<{file}>)"
-        case Table(header, rows, right):
-            rule = ["---:" if place in right else "---" for place in range(len(header))]
-            cells = [tuple(plain(cell) for cell in row) for row in (header, *rows)]
-            return "\n".join(f"| {' | '.join(row)} |" for row in (cells[0], tuple(rule), *cells[1:]))
-
-
-def _escape(text: str) -> str:
-    return html.escape(clean(text), quote=True)
 
 
 def plain(text: str) -> str:

@@ -10,7 +10,7 @@ import io
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from ppdgrow.atomic import replace_file
 from ppdgrow.errors import ConfigError, StorageError
@@ -29,12 +29,7 @@ COLOURS = (
 
 
 def check_file(path: Path, flag: str, suffixes: Sequence[str]) -> None:
-    """Refuse an output file that could not be written, before any work.
-
-    Raises:
-        ConfigError: the suffix is unknown.
-        StorageError: the folder is not there, or the path is one.
-    """
+    """Refuse an output file that could not be written, before any work."""
     if path.suffix.lower() not in suffixes:
         raise ConfigError(f"{flag} {str(path)!r}: expected a file name that ends with {' or '.join(suffixes)}")
     if not path.parent.is_dir():
@@ -44,11 +39,7 @@ def check_file(path: Path, flag: str, suffixes: Sequence[str]) -> None:
 
 
 def check_matplotlib(flag: str) -> None:
-    """Refuse to draw without matplotlib, before any work.
-
-    Raises:
-        ConfigError: it is not installed.
-    """
+    """Refuse to draw without matplotlib, before any work."""
     try:
         import matplotlib.figure  # noqa: F401
     except ImportError:
@@ -75,18 +66,9 @@ def new_figure(width: float, height: float) -> Iterator[Figure]:
     import matplotlib
     from matplotlib.figure import Figure
 
-    style = matplotlib.rc_context(
-        {
-            "svg.hashsalt": "ppdgrow",
-            "font.size": 9,
-            "text.color": INK,
-            "axes.edgecolor": INK,
-            "axes.labelcolor": INK,
-            "xtick.color": INK,
-            "ytick.color": INK,
-        }
-    )
-    with style:
+    style: dict[Any, Any] = {"svg.hashsalt": "ppdgrow", "font.size": 9}
+    style |= dict.fromkeys(("text.color", "axes.edgecolor", "axes.labelcolor", "xtick.color", "ytick.color"), INK)
+    with matplotlib.rc_context(style):
         yield Figure(figsize=(width, height), layout="constrained", facecolor="white")
 
 

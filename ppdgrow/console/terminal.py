@@ -33,27 +33,27 @@ class Stderr(Console):
             _environ={name: value for name, value in os.environ.items() if name not in broken},
         )
 
-    passing = ""  # a line that vanishes, without its end
+    transient = ""  # a line that vanishes, without its end
 
-    def show_passing(self, text: str) -> None:
+    def show_transient(self, text: str) -> None:
         """Put a line at the bottom that stays there until another one, or none, takes its place."""
-        if self.passing:
+        if self.transient:
             self.control(Control(ControlType.CARRIAGE_RETURN, (ControlType.ERASE_IN_LINE, 2)))
-        self.passing = wrap_words(text, terminal_width(self.file) - 1).partition("\n")[0]
-        if self.passing:
-            self.print(Text(self.passing), end="", soft_wrap=True)
+        self.transient = wrap_words(text, terminal_width(self.file) - 1).partition("\n")[0]
+        if self.transient:
+            self.print(Text(self.transient), end="", soft_wrap=True)
 
     def show(self, text: str, *, label: str = "", style: str = "", wrap: bool = True) -> None:
         """Print text behind a styled label; on a terminal it is wrapped at words, elsewhere never."""
-        passing = self.passing
-        self.show_passing("")
+        transient = self.transient
+        self.show_transient("")
         whole = f"{label} {text}" if label else text
         if wrap and is_terminal(self.file):
             whole = wrap_words(encodable(whole, self.file), terminal_width(self.file))
         page = Text(whole)
         page.stylize(style, 0, len(label))
         self.print(page, soft_wrap=True)
-        self.show_passing(passing)
+        self.show_transient(transient)
 
     def can_show(self, text: str) -> bool:
         """Whether a text appears as it is: without control characters, in the encoding of the terminal."""

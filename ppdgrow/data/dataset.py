@@ -43,7 +43,10 @@ class Dataset(ABC):
     @property
     def warnings(self) -> list[str]:
         """The notes, and what was skipped: the first few, and where all are listed."""
-        return [*self.notes, *few_lines([f"skipped: {reason}" for reason in self.skipped.values()])]
+        return [
+            *self.notes,
+            *few_lines([f"skipped: {reason.removeprefix('data: ')}" for _, reason in sorted(self.skipped.items())]),
+        ]
 
     @property
     @abstractmethod

@@ -21,11 +21,7 @@ CONNECT_SECONDS = 5.0
 
 
 def data_directory(config: DataConfig) -> Path | None:
-    """The folder below which data is expected: `data.directory`, else PPDGROW_DATA, else None (download).
-
-    Raises:
-        InvalidInputError: it is not a folder.
-    """
+    """The folder below which data is expected: `data.directory`, else PPDGROW_DATA, else None (download)."""
     named = config.directory or os.environ.get(DATA_VARIABLE)
     if not named:
         return None
@@ -39,11 +35,7 @@ def data_directory(config: DataConfig) -> Path | None:
 
 
 def find(config: DataConfig) -> Path:
-    """The path that `data.name` means: as it is, else below the data directory, whole or by its last part.
-
-    Raises:
-        InvalidInputError: there is nothing.
-    """
+    """The path that `data.name` means: as it is, else below the data directory, whole or by its last part."""
     try:
         given = Path(config.name).expanduser()
         folder = data_directory(config) if config.directory else None
@@ -89,11 +81,7 @@ def reading(name: str, path: Path) -> Iterator[None]:
 
 
 def refuse_pointer(name: str, path: Path) -> None:
-    """Stop at a file, or a file below a folder, that git-lfs has not fetched.
-
-    Raises:
-        InvalidInputError: it is one.
-    """
+    """Stop at a file, or a file below a folder, that git-lfs has not fetched."""
     for file in sorted(path.rglob("*")) if path.is_dir() else [path]:
         head = b""
         with suppress(OSError, ValueError):  # whoever reads it says why not

@@ -27,12 +27,7 @@ def canonical_name(name: str) -> str:
 
 
 def resolve_defaults(config: DataConfig) -> tuple[Task, str | None]:
-    """The task and the tokenizer that a data set is meant for; of a path the files are listed, no data is read.
-
-    Raises:
-        ConfigError: there is no data set of that name, nor a path.
-        InvalidInputError: nothing, or nothing usable, lies at the path.
-    """
+    """The task and the tokenizer that a data set is meant for; of a path the files are listed, no data is read."""
     if config.name in DATASETS:
         dataset = DATASETS[config.name]
     else:
@@ -44,10 +39,7 @@ def resolve_defaults(config: DataConfig) -> tuple[Task, str | None]:
 def open_dataset(config: DataConfig, task: Task, tokenizer_json: str | None = None) -> Dataset:
     """The data set of a recipe; its splits are read when they are first asked for.
 
-    Args:
-        config: `data` of the recipe; a tokenizer of None stands for the data set's own.
-        task: what the model is trained to do.
-        tokenizer_json: the tokenizer of a checkpoint, as `Dataset.tokenizer_json` gave it; then none is trained.
+    With the tokenizer of a checkpoint, as `Dataset.tokenizer_json` gave it, none is trained.
 
     Raises:
         ConfigError: there is no data set of that name, or it does not fit the task.

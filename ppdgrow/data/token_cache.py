@@ -49,22 +49,12 @@ def cached_tokenizer(
     except (OSError, ValueError, InvalidInputError):
         report(f"training the tokenizer {spec}")
         tokenizer = make_tokenizer(spec, lambda: text)
-        _write(path, (tokenizer.json or "").encode())
+        _write(path, _signed(path, (tokenizer.json or "").encode()))
         return tokenizer
 
 
 def cached_tokens(tokenizer: Tokenizer, raw: bytes, digest: str, name: str) -> Tensor:
-    """The ids `(tokens,)` of a text, as `Tokenizer.encode` gives them.
-
-    Args:
-        tokenizer: of any kind.
-        raw: the text, UTF-8.
-        digest: its sha256.
-        name: for messages.
-
-    Raises:
-        InvalidInputError: the text is not UTF-8.
-    """
+    """The ids `(tokens,)` of a text with its sha256, as `Tokenizer.encode` gives them."""
     if isinstance(tokenizer, ByteTokenizer):
         return torch.from_numpy(tokenizer.encode(raw, name))
     from safetensors import SafetensorError
@@ -75,7 +65,7 @@ def cached_tokens(tokenizer: Tokenizer, raw: bytes, digest: str, name: str) -> T
         return load(_read(path))["tokens"]
     except (OSError, ValueError, KeyError, SafetensorError):
         tokens = torch.from_numpy(tokenizer.encode(raw, name))
-        _write(path, save({"tokens": tokens}))
+        _write(path, _signed(path, save({"tokens": tokens})))
         return tokens
 
 
@@ -86,12 +76,8 @@ def few_lines(lines: Sequence[str]) -> list[str]:
     content = "".join(f"{line}\n" for line in lines).encode("utf-8", "backslashreplace")
     path = cache_folder() / f"skipped-{hashlib.sha256(content).hexdigest()[:16]}.txt"
     listed = f": all {len(lines):,} are listed in {str(path)!r}"
-    try:
-        path.parent.mkdir(parents=True, exist_ok=True)
-        replace_file(path, content)
-    except OSError:
-        listed = ""
-    return [*lines[:FEW], f"skipped {len(lines) - FEW:,} more{listed}"]
+    kept = _write(path, content)
+    return [*lines[:FEW], f"skipped {len(lines) - FEW:,} more{listed if kept else ''}"]
 
 
 def _entry(kind: str, *content: str) -> Path:
@@ -101,28 +87,23 @@ def _entry(kind: str, *content: str) -> Path:
 
 
 def _read(path: Path) -> bytes:
-    """An entry without its checksum.
-
-    Raises:
-        OSError: there is none.
-        ValueError: it is damaged.
-    """
+    """An entry without its checksum; OSError if there is none, ValueError if it is damaged."""
     stored = path.read_bytes()
-    digest, content = stored[:32], stored[32:]
-    if _digest(path, content) != digest:
+    if _signed(path, stored[32:]) != stored:
         raise ValueError("damaged, or named differently")
-    return content
+    return stored[32:]
 
 
-def _write(path: Path, content: bytes) -> None:
-    """Keep an entry if the file system lets us."""
+def _write(path: Path, content: bytes) -> bool:
+    """Keep a file, if the file system lets us."""
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
-        replace_file(path, _digest(path, content) + content)
+        replace_file(path, content)
     except OSError:
-        return
+        return False
+    return True
 
 
-def _digest(path: Path, content: bytes) -> bytes:
-    """Of the content and of the key, which is the name: an entry under another name is none."""
-    return hashlib.sha256(path.name.encode() + b"\n" + content).digest()
+def _signed(path: Path, content: bytes) -> bytes:
+    """The content behind a digest of it and of the key, which is the name: an entry under another name is none."""
+    return hashlib.sha256(path.name.encode() + b"\n" + content).digest() + content

@@ -9,6 +9,7 @@ import os
 from abc import ABC, abstractmethod
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
+from types import ModuleType
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -25,7 +26,7 @@ CHUNK_CHARACTERS = 4_000
 
 
 class Tokenizer(ABC):
-    """Turns text into ids below `size`."""
+    """Turns text into ids below `size`; `json` is that of the `tokenizers` library, None where nothing is trained."""
 
     size: int
     json: str | None
@@ -50,11 +51,9 @@ class ByteTokenizer(Tokenizer):
     json = None
 
     def encode(self, raw: bytes, name: str) -> NDArray[np.uint8]:
-        """The bytes themselves."""
         return np.frombuffer(bytearray(raw), dtype=np.uint8)
 
     def decode(self, ids: Sequence[int]) -> str:
-        """The bytes as text."""
         return bytes(ids).decode("utf-8", errors="replace")
 
 
@@ -67,7 +66,6 @@ class TrainedTokenizer(Tokenizer):
         self.json = tokenizer.to_str()
 
     def encode(self, raw: bytes, name: str) -> NDArray[Any]:
-        """Ids of the text, chunk by chunk."""
         encodings = self._tokenizer.encode_batch_fast(list(_chunks(_decode(raw, name))), add_special_tokens=False)
         dtype = np.int16 if self.size <= 2**15 else np.int32
         return np.concatenate([np.zeros(0, dtype), *(np.asarray(encoding.ids, dtype) for encoding in encodings)])
@@ -96,11 +94,9 @@ def load_tokenizer(json: str) -> Tokenizer:
     Raises:
         InvalidInputError: it is not a tokenizer.
     """
-    _allow_threads()
-    from tokenizers import Tokenizer as LibraryTokenizer
-
+    library = _library()
     try:
-        return TrainedTokenizer(LibraryTokenizer.from_str(json))
+        return TrainedTokenizer(library.Tokenizer.from_str(json))
     except Exception as error:  # the library raises bare Exception
         raise InvalidInputError(
             f"the tokenizer of the checkpoint cannot be read ({error}), expected JSON of the tokenizers library: "
@@ -110,23 +106,15 @@ def load_tokenizer(json: str) -> Tokenizer:
 
 def _train_bpe(text: str, size: int) -> LibraryTokenizer:
     """Byte-level BPE (Sennrich et al. 2016; GPT-2's pre-tokenisation) of at most `size` tokens."""
-    _allow_threads()
-    from tokenizers import Tokenizer as LibraryTokenizer
-    from tokenizers import decoders, models, pre_tokenizers, trainers
-
-    tokenizer = LibraryTokenizer(models.BPE())
-    tokenizer.pre_tokenizer = pre_tokenizers.Sequence(
-        [
-            pre_tokenizers.Split("\n", behavior="merged_with_previous"),
-            pre_tokenizers.ByteLevel(add_prefix_space=False),
-        ]
-    )
-    tokenizer.decoder = decoders.ByteLevel()
-    trainer = trainers.BpeTrainer(
-        vocab_size=size,
-        initial_alphabet=sorted(pre_tokenizers.ByteLevel.alphabet()),
-        special_tokens=[],
-        show_progress=False,
+    library = _library()
+    pre_tokenizers = library.pre_tokenizers
+    tokenizer = library.Tokenizer(library.models.BPE())
+    lines = pre_tokenizers.Split("\n", behavior="merged_with_previous")
+    tokenizer.pre_tokenizer = pre_tokenizers.Sequence([lines, pre_tokenizers.ByteLevel(add_prefix_space=False)])
+    tokenizer.decoder = library.decoders.ByteLevel()
+    alphabet = sorted(pre_tokenizers.ByteLevel.alphabet())
+    trainer = library.trainers.BpeTrainer(
+        vocab_size=size, initial_alphabet=alphabet, special_tokens=[], show_progress=False
     )
     tokenizer.train_from_iterator(_chunks(text), trainer)
     return tokenizer
@@ -134,18 +122,15 @@ def _train_bpe(text: str, size: int) -> LibraryTokenizer:
 
 def _train_word(text: str) -> LibraryTokenizer:
     """Every word of the train split by falling frequency, a token for each line end, and one for unknown words."""
-    _allow_threads()
-    from tokenizers import Tokenizer as LibraryTokenizer
-    from tokenizers import models, normalizers, pre_tokenizers
-
+    library = _library()
     counts = Counter(text.replace("\n", f" {END_OF_LINE} ").split())
     words = sorted(counts, key=lambda word: (-counts[word], word))
     if UNKNOWN not in counts:
         words.append(UNKNOWN)
     vocabulary = {word: index for index, word in enumerate(words)}
-    tokenizer = LibraryTokenizer(models.WordLevel(vocabulary, unk_token=UNKNOWN))
-    tokenizer.normalizer = normalizers.Replace("\n", f" {END_OF_LINE} ")
-    tokenizer.pre_tokenizer = pre_tokenizers.WhitespaceSplit()
+    tokenizer = library.Tokenizer(library.models.WordLevel(vocabulary, unk_token=UNKNOWN))
+    tokenizer.normalizer = library.normalizers.Replace("\n", f" {END_OF_LINE} ")
+    tokenizer.pre_tokenizer = library.pre_tokenizers.WhitespaceSplit()
     return tokenizer
 
 
@@ -168,6 +153,9 @@ def _decode(raw: bytes, name: str) -> str:
         ) from None
 
 
-def _allow_threads() -> None:
-    """Said outright, as the library else warns once the process forks."""
+def _library() -> ModuleType:
+    """The `tokenizers` library; that it may use threads is said outright, as it else warns once the process forks."""
     os.environ.setdefault("TOKENIZERS_PARALLELISM", "true")
+    import tokenizers
+
+    return tokenizers

@@ -19,11 +19,9 @@ def first_non_finite(
 ) -> str | None:
     """Repeat an evaluation, or with `backward` a training step, and name the first place of a NaN or infinity.
 
-    Of the backward pass it is the gradient that is computed first: that of the last such parameter. Gradients of the
-    model are lost. Dropout draws anew, so that what one draw brought about may not come again.
-
-    Returns:
-        Block and tensor in words, such as `in block l3, in the output of blocks.l3.g.up`; None if all is finite.
+    In words, such as `in block l3, in the output of blocks.l3.g.up`; None if all is finite. Of the backward pass it is
+    the gradient that is computed first: that of the last such parameter. Gradients of the model are lost. Dropout draws
+    anew, so that what one draw brought about may not come again.
     """
     for name, parameter in model.named_parameters():
         if not _finite(parameter):
@@ -52,20 +50,14 @@ def first_non_finite(
 def _watched(model: nn.Module, seen: list[str]) -> Iterator[None]:
     """Collect the inputs and outputs of modules that are not finite, in the order of computation."""
 
-    def look(name: str, what: str, *values: Any) -> None:
-        if not seen and not all(_finite(tensor) for tensor in _tensors(values)):
+    def look(name: str, what: str, module: nn.Module, *values: Any) -> None:
+        if not seen and not all(_finite(tensor) for tensor in _tensors(values[-1])):
             seen.append(_place(name, what))
-
-    def before(name: str, module: nn.Module, inputs: Any) -> None:
-        look(name, "the input", inputs)
-
-    def after(name: str, module: nn.Module, inputs: Any, output: Any) -> None:
-        look(name, "the output", output)
 
     handles = []
     for name, module in model.named_modules():
-        handles.append(module.register_forward_pre_hook(partial(before, name)))
-        handles.append(module.register_forward_hook(partial(after, name)))
+        handles.append(module.register_forward_pre_hook(partial(look, name, "the input")))
+        handles.append(module.register_forward_hook(partial(look, name, "the output")))
     try:
         yield
     finally:

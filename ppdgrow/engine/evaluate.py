@@ -26,12 +26,10 @@ class BatchLike(Protocol):
     """Inputs and targets of one step; a target of -100 takes no loss."""
 
     @property
-    def inputs(self) -> Tensor:
-        """Token ids `(B, T)` or images `(B, C, H, W)`."""
+    def inputs(self) -> Tensor: ...  # token ids (B, T) or images (B, C, H, W)
 
     @property
-    def targets(self) -> Tensor:
-        """Token ids `(B, T)` or classes `(B,)`."""
+    def targets(self) -> Tensor: ...  # token ids (B, T) or classes (B,)
 
 
 def mean_loss(logits: Tensor, targets: Tensor) -> Tensor:
@@ -57,12 +55,10 @@ class Evaluation:
 
     @property
     def loss(self) -> float:
-        """Nats per target."""
         return float(self.losses.sum() / self.counts.sum())
 
     @property
     def accuracy(self) -> float:
-        """Fraction of targets predicted right."""
         return float(self.correct.sum() / self.counts.sum())
 
     def class_accuracy(self, names: Sequence[str]) -> dict[str, float] | None:
@@ -76,12 +72,7 @@ class Evaluation:
     def figures(
         self, bytes_per_token: float | None, *, tokens: bool, class_names: Sequence[str] | None = None
     ) -> Validation:
-        """The reported figures; bits per byte only where the raw bytes per token are known.
-
-        Args:
-            bytes_per_token: of the split, or None.
-            tokens: whether a target is a token, so that a perplexity has a meaning.
-            class_names: of the classes, for the accuracy on each.
+        """The reported figures; of `tokens` also a perplexity, and bits per byte where the raw bytes of each are known.
 
         Raises:
             DivergedError: the loss is not finite.

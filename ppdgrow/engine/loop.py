@@ -24,7 +24,7 @@ from ppdgrow.engine.movement import MovementCheck
 from ppdgrow.engine.signals import StopFlag, StoppedError
 from ppdgrow.errors import ConfigError, DivergedError, InterruptedRunError
 from ppdgrow.nn.model import Model
-from ppdgrow.optim.adamw import NamedAdamW
+from ppdgrow.optim.optimizer import NamedOptimizer
 from ppdgrow.optim.schedule import Schedule
 
 FLUSH_EVERY = 10
@@ -81,7 +81,7 @@ class Engine:
     def __init__(
         self,
         model: Model,
-        optimizer: NamedAdamW,
+        optimizer: NamedOptimizer,
         schedule: Schedule,
         *,
         new_factor: Callable[[int], float],

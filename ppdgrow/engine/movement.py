@@ -9,12 +9,10 @@ import torch
 from torch import Tensor, nn
 
 from ppdgrow.errors import CheckFailedError
-from ppdgrow.optim.adamw import NamedAdamW
+from ppdgrow.optim.optimizer import NamedOptimizer
 
 # A zero output projection hides its branch from the gradient of the first step; by the third all must move.
 WATCHED_STEPS = 3
-
-
 # Below this rate an update can round to nothing without anything being wrong.
 LOWEST_JUDGED_RATE = 1e-6
 
@@ -22,7 +20,7 @@ LOWEST_JUDGED_RATE = 1e-6
 class MovementCheck:
     """Watches the first steps of a run."""
 
-    def __init__(self, model: nn.Module, optimizer: NamedAdamW) -> None:
+    def __init__(self, model: nn.Module, optimizer: NamedOptimizer) -> None:
         optimizer.check_complete(model)
         self._optimizer = optimizer
         self._before = _signatures(optimizer)
@@ -61,7 +59,7 @@ class MovementCheck:
                 )
 
 
-def _signatures(optimizer: NamedAdamW) -> Tensor:
+def _signatures(optimizer: NamedOptimizer) -> Tensor:
     """Sum and sum of squares of each parameter in float64, `(P, 2)`: they change whenever it does."""
     rows = [p.detach().double() for p in optimizer.parameters.values()]
     return torch.stack([torch.stack([row.sum(), row.square().sum()]) for row in rows])

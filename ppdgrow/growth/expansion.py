@@ -7,7 +7,6 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
-from ppdgrow.accounting import count_parameters, flops_per_token, half_steps
 from ppdgrow.atomic import write_file
 from ppdgrow.checkpoint import Checkpoint, RunFolder, append_jsonl, write_checkpoint
 from ppdgrow.checkpoint.events import CheckEvent, GrowEvent, RemoveEvent, SurgeryEvent, append_events
@@ -17,7 +16,9 @@ from ppdgrow.config.state import Validation
 from ppdgrow.engine.evaluate import BatchLike, evaluate_together
 from ppdgrow.engine.signals import StopFlag
 from ppdgrow.errors import CheckFailedError, ConfigError
+from ppdgrow.nn.cost import count_parameters, flops_per_token, half_steps
 from ppdgrow.nn.model import build_model
+from ppdgrow.optim.updates import update_that_keeps
 from ppdgrow.provenance import provenance
 from ppdgrow.surgery import (
     GrowthRequest,
@@ -75,7 +76,9 @@ def expand(parent: Parent, growth: GrowthRequest, *, evaluated: bool = True) -> 
     old = parent.checkpoint
     plan = plan_growth(old.architecture, growth, step=parent.step, used_ids=parent.used_ids())
     seed = parent.recipe.train.seed
-    tensors, moments = apply_plan(plan, old.tensors, old.moments, policy=growth.moments, seed=seed)
+    tensors, moments = apply_plan(
+        plan, old.tensors, old.moments, policy=growth.moments, seed=seed, rules_for=update_that_keeps
+    )
     pairs = [block.id for block in plan.architecture.pairs if block.id in plan.ids]
     event = GrowEvent(
         **_sizes(parent, plan.architecture),

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -12,8 +11,7 @@ import torch
 from ppdgrow.checkpoint import RunFolder
 from ppdgrow.checkpoint.events import CheckEvent, RemoveEvent, SurgeryEvent, read_events
 from ppdgrow.config.architecture import Architecture, TokenInput, VectorInput
-from ppdgrow.config.growth import GrowthConfig
-from ppdgrow.config.load import Layer, resolve
+from ppdgrow.config.requests import GrowRequest
 from ppdgrow.console import Narrator
 from ppdgrow.engine.device import autocast, resolve_device
 from ppdgrow.errors import ConfigError
@@ -30,7 +28,6 @@ from ppdgrow.growth.expansion import (
 )
 from ppdgrow.nn.model import build_model
 from ppdgrow.seeding import generator
-from ppdgrow.surgery import GrowthRequest
 from ppdgrow.training.context import (
     Parent,
     checkpoint_setting,
@@ -40,46 +37,7 @@ from ppdgrow.training.context import (
     warn_of_changes,
 )
 from ppdgrow.training.growth_schedule import requests_of
-from ppdgrow.training.output_folder import check_place, holds_something
-from ppdgrow.training.recipe import sibling
-
-
-@dataclass(frozen=True)
-class GrowRequest:
-    """What a user asks of `grow`: a growth, or with `remove` the id of a pair (or `last`) to take out."""
-
-    checkpoint: Path
-    growth: GrowthRequest = field(default_factory=GrowthRequest)
-    remove: str | None = None
-    evaluate: bool = True
-    out: Path | None = None
-    device: str = "auto"
-    precision: str | None = None
-    data_dir: Path | None = None
-
-
-def growth_asked(values: Mapping[str, Any], *, remove: str | None, source: str) -> GrowthRequest:
-    """What to add, from the keys of a `growth:` entry and by its schema; None stands for a key's default.
-
-    Args:
-        values: `pair`, `pairs`, `position`, `source`, `scale`, `method`, `moments`.
-        remove: the pair that is to be taken out instead, if one is.
-        source: of the values, for messages.
-
-    Raises:
-        ConfigError: a bad value, or anything to add beside one to remove.
-    """
-    given = {name: value for name, value in values.items() if value is not None}
-    defaults = GrowthConfig(at=1)
-    added = [name for name, value in given.items() if name == "pair" or value != getattr(defaults, name)]
-    if remove is not None and added:
-        raise ConfigError("--remove takes a pair out, the other options of growth add some: give one or the other")
-    try:
-        recipe = resolve([Layer(source, {"growth": [{"at": 1, **given}]})]).recipe
-    except ConfigError as error:
-        raise ConfigError(str(error).replace("growth[0].", "")) from None
-    (request,) = requests_of(recipe.growth[0])
-    return request
+from ppdgrow.training.output_folder import check_place, is_occupied, sibling
 
 
 @dataclass(frozen=True)
@@ -116,8 +74,9 @@ def grow(request: GrowRequest, narrator: Narrator) -> GrowResult:
         ConfigError, InvalidInputError, StorageError: as for every command.
     """
     parent = load_parent(request.checkpoint)
+    (growth,) = requests_of(request.growth)
     expansion = (
-        expand(parent, request.growth, evaluated=request.evaluate)
+        expand(parent, growth, evaluated=request.evaluate)
         if request.remove is None
         else take_out(parent, request.remove, evaluated=request.evaluate)
     )
@@ -149,7 +108,7 @@ def _repeated(run: RunFolder, parent: Parent, event: SurgeryEvent) -> SurgeryEve
         ConfigError: it holds something else.
     """
     check_place(run, parent)
-    if not holds_something(run):
+    if not is_occupied(run):
         return None
     events = [recorded for recorded in read_events(run.growth_path) if not isinstance(recorded, CheckEvent)]
     if events and isinstance(events[-1], SurgeryEvent):

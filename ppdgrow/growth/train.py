@@ -9,6 +9,7 @@ from ppdgrow.atomic import write_file
 from ppdgrow.checkpoint import append_jsonl, read_config, read_state
 from ppdgrow.checkpoint.events import DivergedEvent, TrainEvent, append_events, read_events, write_events
 from ppdgrow.config.load import dump, recipe_hash
+from ppdgrow.config.requests import TrainRequest
 from ppdgrow.console import Narrator, format_count, format_flops, format_seconds
 from ppdgrow.engine.device import describe_environment, resolve_device, set_deterministic
 from ppdgrow.engine.signals import stop_flag
@@ -19,13 +20,11 @@ from ppdgrow.provenance import provenance
 from ppdgrow.training.acceptance import CAUTION, RULES
 from ppdgrow.training.context import RunContext
 from ppdgrow.training.model_card import model_card
-from ppdgrow.training.output_folder import holds_something
-from ppdgrow.training.preparation import Job, Prepared, TrainRequest, check_length, plan_run, prepare
+from ppdgrow.training.output_folder import is_occupied
+from ppdgrow.training.preparation import Job, Prepared, check_length, plan_run, prepare
 from ppdgrow.training.recipe import LENGTH, RENEWED
 from ppdgrow.training.recorder import train_document
 from ppdgrow.training.start import Start, resume, warn_of_lost_lines
-
-__all__ = ["TrainRequest", "train"]
 
 
 def train(request: TrainRequest, narrator: Narrator) -> dict[str, Any]:
@@ -38,7 +37,7 @@ def train(request: TrainRequest, narrator: Narrator) -> dict[str, Any]:
     set_deterministic(request.deterministic)
     with narrator.status("looking for the run"):
         job = plan_run(request)
-    if job.final is not None:
+    if job.finished is not None:
         _tidy(job)
         try:
             warn_of_lost_lines(
@@ -47,7 +46,7 @@ def train(request: TrainRequest, narrator: Narrator) -> dict[str, Any]:
         except InvalidInputError as error:  # nothing is to be done any more that needs the log
             narrator.warn(str(error))
         narrator.say(f"already finished: step {job.last} is in {job.run.path}")
-        return train_document(job.run, job.final)
+        return train_document(job.run, job.finished)
     with narrator.status(f"reading {job.recipe.data.name}"):
         prepared = prepare(job, device, narrator)  # until here a signal simply ends the command: nothing has begun
     job, setting = prepared.job, prepared.setting
@@ -66,10 +65,10 @@ def train(request: TrainRequest, narrator: Narrator) -> dict[str, Any]:
             narrator=narrator,
             first=job.first,
         )
-        if not holds_something(job.run):
+        if not is_occupied(job.run):
             _create_folder(job, prepared.start)
         with job.run.lock():
-            if job.held is not None:
+            if job.recorded is not None:
                 _renew_record(job, narrator)
             _train_to_the_end(job, context, prepared)
             _write_card(job)

@@ -1,6 +1,7 @@
-"""Additive couplings and the identity-cancelling pair: the algebra that the project exists for.
+"""Additive couplings and the identity-cancelling pair: the algebra that the project exists for. And their baseline.
 
-Shapes: a stream is two halves (a, b), each `(B, T, D/2)`; a branch maps one half to a term for the other.
+Shapes: a stream is two halves (a, b), each `(B, T, D/2)`; a branch maps one half to a term for the other. The stream of
+the residual baseline is whole, `(B, T, D)`.
 
 A coupling C with branches f, g (Dinh et al. 2014, NICE; Gomez et al. 2017, RevNet):
 
@@ -14,17 +15,57 @@ from __future__ import annotations
 
 from typing import Literal
 
-from torch import nn
+import torch
+from torch import Tensor, nn
 
-from ppdgrow.nn.branches import TwoBranches
-from ppdgrow.nn.stream import Halves
+from ppdgrow.nn.branches import BRANCHES, BranchConfig
+
+Halves = tuple[Tensor, Tensor]
+
+
+def split(x: Tensor) -> Halves:
+    """Cut `(..., D)` into its channel groups a and b, `(..., D/2)` each.
+
+    Both are contiguous tensors of their own: a view of a larger tensor can take another kernel, and two
+    members of a pair would then differ in the last bit.
+    """
+    a, b = x.chunk(2, dim=-1)
+    return a.contiguous(), b.contiguous()
+
+
+def join(halves: Halves) -> Tensor:
+    """The inverse of `split`."""
+    return torch.cat(halves, dim=-1)
+
+
+class TwoBranches(nn.Module):
+    """The branches f and g of a block, with what both need to know to run.
+
+    Args:
+        branches: the names of f and g.
+        config: of both branches.
+        causal: whether token t sees tokens 0..t only.
+        dropout: on the outputs of the branches, while training.
+    """
+
+    def __init__(self, branches: tuple[str, str], config: BranchConfig, *, causal: bool, dropout: float = 0.0) -> None:
+        super().__init__()
+        f, g = branches
+        self.f, self.g = BRANCHES[f](config), BRANCHES[g](config)
+        self.causal = causal
+        self.dropout = dropout
+
+    def f_of(self, x: Tensor) -> Tensor:
+        return self.f(x, causal=self.causal, dropout=self.dropout)
+
+    def g_of(self, x: Tensor) -> Tensor:
+        return self.g(x, causal=self.causal, dropout=self.dropout)
 
 
 class Coupling(TwoBranches):
     """One additive coupling block: `(a, b) -> (a + f(b), b + g(a + f(b)))`."""
 
     def forward(self, halves: Halves) -> Halves:
-        """Apply C."""
         a, b = halves
         a = a + self.f_of(b)
         return a, b + self.g_of(a)
@@ -59,11 +100,6 @@ class Pair(nn.Module):
         self.minus = minus
         self.form = form
 
-    @property
-    def tied(self) -> bool:
-        """True while both members share one parameter set."""
-        return self.minus is None
-
     def forward(self, halves: Halves) -> Halves:
         """Apply the pair: y_b = b + (g+ - g-)(a'), y_a = a + (f+(b) - f-(y_b)), with a' = a + f+(b)."""
         a, b = halves
@@ -91,3 +127,14 @@ class Pair(nn.Module):
         d = self.plus.g_of(middle) - second.g_of(middle)
         b = b - d
         return a - (self.plus.f_of(b) - u), b
+
+
+class Residual(TwoBranches):
+    """The standard pre-norm layer at full width, the same-width baseline: `x + f(x)`, then `x + g(x)`.
+
+    Source: Vaswani et al. 2017 with the pre-normalisation of Xiong et al. 2020.
+    """
+
+    def forward(self, x: Tensor) -> Tensor:
+        x = x + self.f_of(x)
+        return x + self.g_of(x)

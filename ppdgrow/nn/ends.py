@@ -5,40 +5,58 @@ Shapes: B batch, T tokens (or patches), D width, V vocabulary or classes. The st
 
 from __future__ import annotations
 
+from typing import Any, ClassVar
+
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from ppdgrow.accounting import image_features
 from ppdgrow.config.architecture import Architecture, ImageInput, TokenInput
+from ppdgrow.config.kinds import FAMILIES
 from ppdgrow.nn.branches import make_norm
 
 
-class TokenEmbedding(nn.Module):
+class Embedding(nn.Module):
+    """Base of the embeddings, each of one kind of input."""
+
+    pooled: ClassVar[bool] = False  # the head averages the tokens first
+
+    def __init__(self, spec: Any, architecture: Architecture) -> None:
+        super().__init__()
+
+    @classmethod
+    def num_tokens(cls, spec: Any) -> int:
+        """Tokens per sequence, or patches per image; a plain vector is one."""
+        return 1
+
+
+class TokenEmbedding(Embedding):
     """Token embedding, plus learned positions for a family that mixes tokens without an order of its own."""
 
-    def __init__(self, architecture: Architecture) -> None:
-        super().__init__()
-        spec = architecture.input
-        assert isinstance(spec, TokenInput)
+    def __init__(self, spec: TokenInput, architecture: Architecture) -> None:
+        super().__init__(spec, architecture)
         self.tokens = nn.Embedding(spec.vocabulary_size, architecture.width)
-        ordered = architecture.family == "sequence"
-        self.positions = None if ordered else nn.Embedding(spec.sequence_length, architecture.width)
+        learned = FAMILIES[architecture.family].positions
+        self.positions = nn.Embedding(spec.sequence_length, architecture.width) if learned else None
 
     def forward(self, ids: Tensor) -> Tensor:
         """`(B, T)` ids to `(B, T, D)`; `T` may be shorter than the longest sequence."""
         x = self.tokens(ids)
         return x if self.positions is None else x + self.positions.weight[: ids.shape[1]]
 
+    @classmethod
+    def num_tokens(cls, spec: TokenInput) -> int:
+        return spec.sequence_length
 
-class PatchEmbedding(nn.Module):
+
+class PatchEmbedding(Embedding):
     """Square patches, projected, plus learned positions."""
 
-    def __init__(self, architecture: Architecture) -> None:
-        super().__init__()
-        spec = architecture.input
-        assert isinstance(spec, ImageInput)
+    pooled = True
+
+    def __init__(self, spec: ImageInput, architecture: Architecture) -> None:
+        super().__init__(spec, architecture)
         self.patch_size = spec.patch_size
-        self.project = nn.Linear(image_features(architecture), architecture.width)
+        self.project = nn.Linear(spec.channels * spec.patch_size**2, architecture.width)
         self.positions = nn.Embedding(spec.num_patches, architecture.width)
 
     def forward(self, images: Tensor) -> Tensor:
@@ -46,24 +64,46 @@ class PatchEmbedding(nn.Module):
         patches = F.unfold(images, self.patch_size, stride=self.patch_size).transpose(1, 2)
         return self.project(patches) + self.positions.weight
 
+    @classmethod
+    def num_tokens(cls, spec: ImageInput) -> int:
+        return spec.num_patches
 
-class VectorEmbedding(nn.Module):
+
+class VectorEmbedding(Embedding):
     """A whole vector or image, projected."""
 
-    def __init__(self, architecture: Architecture) -> None:
-        super().__init__()
-        self.project = nn.Linear(image_features(architecture), architecture.width)
+    def __init__(self, spec: Any, architecture: Architecture) -> None:
+        super().__init__(spec, architecture)
+        image = isinstance(spec, ImageInput)
+        features = spec.channels * spec.height * spec.width if image else spec.features
+        self.project = nn.Linear(features, architecture.width)
 
     def forward(self, vectors: Tensor) -> Tensor:
         """`(B, ...)` to `(B, D)`, in the type of the parameters also under autocast."""
         return self.project(vectors.flatten(1)).to(self.project.weight.dtype)
 
 
-def make_embedding(architecture: Architecture) -> TokenEmbedding | PatchEmbedding | VectorEmbedding:
+# The closed registry of embeddings, as the rules of a family name them.
+EMBEDDINGS: dict[str, type[Embedding]] = {
+    "tokens": TokenEmbedding,
+    "patches": PatchEmbedding,
+    "vector": VectorEmbedding,
+}
+
+
+def embedding_of(architecture: Architecture) -> type[Embedding]:
     """The embedding that fits family and input."""
-    if isinstance(architecture.input, TokenInput):
-        return TokenEmbedding(architecture)
-    return VectorEmbedding(architecture) if architecture.family == "mlp" else PatchEmbedding(architecture)
+    return EMBEDDINGS[FAMILIES[architecture.family].embeddings[architecture.input.kind]]
+
+
+def make_embedding(architecture: Architecture) -> Embedding:
+    return embedding_of(architecture)(architecture.input, architecture)
+
+
+def num_outputs(architecture: Architecture) -> int:
+    """Logits per prediction."""
+    spec = architecture.input
+    return spec.vocabulary_size if isinstance(spec, TokenInput) else spec.num_classes
 
 
 class Head(nn.Module):
@@ -72,10 +112,9 @@ class Head(nn.Module):
     def __init__(self, architecture: Architecture) -> None:
         super().__init__()
         self.norm = make_norm(architecture.norm, architecture.width)
-        spec = architecture.input
-        self.pooled = isinstance(spec, ImageInput) and architecture.family != "mlp"
-        outputs = spec.vocabulary_size if isinstance(spec, TokenInput) else spec.num_classes
-        self.out = None if architecture.tie_embeddings else nn.Linear(architecture.width, outputs)
+        self.pooled = embedding_of(architecture).pooled
+        tied = architecture.tie_embeddings
+        self.out = None if tied else nn.Linear(architecture.width, num_outputs(architecture))
 
     def forward(self, x: Tensor, tied: Tensor) -> Tensor:
         """`(B, T, D)` to logits `(B, T, V)`, or to `(B, V)` for images and vectors; `tied` is the embedding."""

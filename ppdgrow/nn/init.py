@@ -6,40 +6,36 @@ without building modules, with the same values.
 
 from __future__ import annotations
 
-import math
 from collections.abc import Mapping
 
 import torch
 from torch import Tensor
 
 from ppdgrow.config.architecture import Architecture
+from ppdgrow.nn.branches import STANDARD_DEVIATION
 from ppdgrow.nn.model import tensor_shapes
+from ppdgrow.nn.parts import NAMES, block_parts
 from ppdgrow.seeding import generator
 
-STANDARD_DEVIATION = 0.02
 
-
-def initial_tensor(name: str, shape: tuple[int, ...], *, seed: int, num_layers: int) -> Tensor:
-    """Draw one tensor on the CPU in fp32.
-
-    Matrices are normal with standard deviation 0.02, the output projections of branches 0.02 / sqrt(2 L) for
-    L layers, so that the stream's variance at the head does not depend on the depth (Radford et al. 2019,
-    GPT-2). The K taps of a depthwise map inside a branch have 1 / sqrt(K), the D x D parameters of an orthogonal map
-    1 / sqrt(D). Biases and log scales are 0, norm gains 1.
-    """
+def initial_tensor(name: str, shape: tuple[int, ...], *, seed: int, deviation: float) -> Tensor:
+    """Draw one tensor on the CPU in fp32: matrices are normal, biases and log scales 0, norm gains 1."""
     if len(shape) == 1:
         return torch.ones(shape) if name.endswith("norm.weight") else torch.zeros(shape)
-    deviation = STANDARD_DEVIATION
-    if name.startswith("blocks.") and name.endswith(".out.weight"):
-        deviation /= math.sqrt(2 * num_layers)
-    elif name.endswith((".mix.weight", ".original")):
-        deviation = 1 / math.sqrt(shape[1])
     return torch.empty(shape).normal_(0.0, deviation, generator=generator(seed, "init", name))
 
 
 def initial_tensors(architecture: Architecture, seed: int) -> Mapping[str, Tensor]:
     """All tensors of a new model."""
+    parts = {(block.id, part.role): part for block in architecture.blocks for part in block_parts(architecture, block)}
+
+    def deviation(name: str) -> float:
+        place = NAMES.parse(name)
+        if place is None:
+            return STANDARD_DEVIATION
+        return parts[place.block, place.role].deviation(place.tensor, architecture.num_layers)
+
     return {
-        name: initial_tensor(name, shape, seed=seed, num_layers=architecture.num_layers)
+        name: initial_tensor(name, shape, seed=seed, deviation=deviation(name))
         for name, shape in tensor_shapes(architecture).items()
     }

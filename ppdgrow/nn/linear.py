@@ -17,10 +17,23 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 from torch.nn.utils import parametrizations
 
-from ppdgrow.nn.stream import Halves, join, split
+from ppdgrow.nn.branches import BranchConfig, Part
+from ppdgrow.nn.coupling import Halves, join, split
 
 
-class OrthogonalMap(nn.Module):
+class LinearMap(Part):
+    """An invertible D x D matrix W; D are the channels of its config. To form it is per step, and not in its FLOPs."""
+
+    def matrices(self) -> tuple[Tensor, Tensor]:
+        """W and W^-1, formed outside autocast in the type of the parameters."""
+        raise NotImplementedError
+
+    def orthogonal_factor(self) -> Tensor:
+        """The part of W that is orthogonal by construction."""
+        return self.matrices()[0]
+
+
+class OrthogonalMap(LinearMap):
     """An orthogonal D x D matrix W, which stays one while its parameters train; W^-1 is W^T.
 
     W is the Cayley transform of a skew-symmetric matrix, by `torch.nn.utils.parametrizations.orthogonal`. Of torch's
@@ -28,36 +41,42 @@ class OrthogonalMap(nn.Module):
     There is no stored base, so that all of W is in one tensor. Forming W costs O(D^3) per step, not per token.
     """
 
-    def __init__(self, width: int) -> None:
-        super().__init__()
+    fan_in = ("map.parametrizations.weight",)
+
+    def __init__(self, config: BranchConfig) -> None:
+        super().__init__(config)
+        width = config.channels
         self.map = parametrizations.orthogonal(
             nn.Linear(width, width, bias=False), orthogonal_map="cayley", use_trivialization=False
         )
 
     def matrices(self) -> tuple[Tensor, Tensor]:
-        """W and W^-1, formed outside autocast in the type of the parameters."""
         with torch.autocast(next(self.parameters()).device.type, enabled=False):
             weight = self.map.weight
         assert isinstance(weight, Tensor)
         return weight, weight.mT
 
 
-class ScaledMap(nn.Module):
+class ScaledMap(LinearMap):
     """An invertible D x D matrix W = Q diag(exp(s)) with the exact inverse diag(exp(-s)) Q^T."""
 
-    def __init__(self, width: int) -> None:
-        super().__init__()
-        self.rotation = OrthogonalMap(width)
-        self.log_scale = nn.Parameter(torch.empty(width))
+    fan_in = tuple(f"rotation.{name}" for name in OrthogonalMap.fan_in)
+
+    def __init__(self, config: BranchConfig) -> None:
+        super().__init__(config)
+        self.rotation = OrthogonalMap(config)
+        self.log_scale = nn.Parameter(torch.empty(config.channels))
 
     def matrices(self) -> tuple[Tensor, Tensor]:
-        """W and W^-1."""
         rotation, inverse = self.rotation.matrices()
         return rotation * self.log_scale.exp(), (-self.log_scale).exp()[:, None] * inverse
 
+    def orthogonal_factor(self) -> Tensor:
+        return self.rotation.matrices()[0]
 
-# The closed registry of linear pair kinds.
-LINEAR_KINDS: dict[str, type[OrthogonalMap] | type[ScaledMap]] = {"orthogonal": OrthogonalMap, "linear": ScaledMap}
+
+# The closed registry of linear maps by name.
+LINEAR_MAPS: dict[str, type[LinearMap]] = {"orthogonal": OrthogonalMap, "linear": ScaledMap}
 
 
 class LinearPair(nn.Module):
@@ -65,18 +84,12 @@ class LinearPair(nn.Module):
 
     form: Literal["inverse"] = "inverse"
 
-    def __init__(self, plus: OrthogonalMap | ScaledMap, minus: OrthogonalMap | ScaledMap | None) -> None:
+    def __init__(self, plus: LinearMap, minus: LinearMap | None) -> None:
         super().__init__()
         self.plus = plus
         self.minus = minus
 
-    @property
-    def tied(self) -> bool:
-        """True while both members share one parameter set."""
-        return self.minus is None
-
     def forward(self, halves: Halves) -> Halves:
-        """Apply the pair."""
         (plus, _), (minus, minus_inverse) = self._members()
         return self._through(halves, plus - minus, minus_inverse)
 

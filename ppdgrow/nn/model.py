@@ -6,27 +6,23 @@ Shapes: B batch, T tokens (or patches), D width, V vocabulary or classes. The st
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from typing import TypeVar
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
 from ppdgrow.config.architecture import Architecture, BlockSpec
-from ppdgrow.config.kinds import branches_of
 from ppdgrow.errors import InvalidInputError
-from ppdgrow.nn.branches import BranchConfig, TwoBranches
-from ppdgrow.nn.coupling import Coupling, Pair
+from ppdgrow.nn.coupling import Coupling, Halves, Pair, Residual, join, split
 from ppdgrow.nn.ends import Head, TokenEmbedding, make_embedding
-from ppdgrow.nn.linear import LINEAR_KINDS, LinearPair
-from ppdgrow.nn.residual import Residual
-from ppdgrow.nn.stream import Halves, join, split
+from ppdgrow.nn.linear import LINEAR_MAPS, LinearPair
+from ppdgrow.nn.meta import without_memory
+from ppdgrow.nn.parts import NAMES, block_parts
 
 AnyPair = Pair | LinearPair
 Block = Coupling | AnyPair | Residual
 State = Tensor | Halves
 BlockHook = Callable[[str, State], State | None]
-_Branched = TypeVar("_Branched", bound=TwoBranches)
 _WAY_OUT = "the weights do not belong to this config.json; use the checkpoint as it was written"
 
 
@@ -53,7 +49,8 @@ class Model(nn.Module):
         state: State = split(x) if self.architecture.stream == "coupled" else x
         for block_id, block in self.named_blocks():
             if before_block is not None:
-                state = _or(before_block(block_id, state), state)
+                changed = before_block(block_id, state)
+                state = state if changed is None else changed
             if block_id not in skip:
                 state = apply_block(block, state)
         x = join(state) if isinstance(state, tuple) else state
@@ -64,10 +61,6 @@ class Model(nn.Module):
         for block_id, block in self.blocks.items():
             assert isinstance(block, Coupling | Pair | LinearPair | Residual)
             yield block_id, block
-
-
-def _or(shown: State | None, state: State) -> State:
-    return state if shown is None else shown
 
 
 def apply_block(block: Block, state: State) -> State:
@@ -81,39 +74,18 @@ def apply_block(block: Block, state: State) -> State:
 
 
 def make_block(architecture: Architecture, block: BlockSpec) -> Block:
-    """The module of one entry of the block list."""
-    if block.type == "pair":
-        return make_pair(architecture, block)
-    if architecture.stream == "coupled":
-        return _with_branches(Coupling, architecture, block.kind, architecture.layer_width, architecture.dropout)
-    return _with_branches(Residual, architecture, block.kind, architecture.layer_width, architecture.dropout)
-
-
-def make_pair(architecture: Architecture, block: BlockSpec) -> AnyPair:
-    """The module of a pair, on the halves of the stream. Pairs never drop: their members would need one mask."""
-    tied = block.state == "tied"
-    if block.kind in LINEAR_KINDS:
-        member = LINEAR_KINDS[block.kind]
-        return LinearPair(member(architecture.width), None if tied else member(architecture.width))
-
-    def coupling() -> Coupling:
-        return _with_branches(Coupling, architecture, block.kind, architecture.width // 2, 0.0)
-
-    return Pair(coupling(), None, "inverse") if tied else Pair(coupling(), coupling(), "folded")
-
-
-def _with_branches(
-    module: type[_Branched], architecture: Architecture, kind: str, channels: int, dropout: float
-) -> _Branched:
-    config = BranchConfig(
-        channels=channels,
-        heads=architecture.heads,
-        ffn_multiplier=architecture.ffn_multiplier,
-        kernel_size=architecture.kernel_size,
-        norm=architecture.norm,
-    )
-    f, g = branches_of(architecture.family, kind)
-    return module((f, g), config, causal=architecture.task == "lm", dropout=dropout)
+    """The module of one entry of the block list. Pairs never drop: their members would need one mask."""
+    parts = block_parts(architecture, block)
+    members = 2 if block.state == "untied" else 1
+    if len(parts) == 1:
+        linear = [LINEAR_MAPS[parts[0].name](parts[0].config) for _ in range(members)]
+        return LinearPair(linear[0], linear[1] if members == 2 else None)
+    branches, causal = (parts[0].name, parts[1].name), architecture.task == "lm"
+    if block.type == "layer":
+        layer = Coupling if architecture.stream == "coupled" else Residual
+        return layer(branches, parts[0].config, causal=causal, dropout=architecture.dropout)
+    couplings = [Coupling(branches, parts[0].config, causal=causal) for _ in range(members)]
+    return Pair(couplings[0], None, "inverse") if members == 1 else Pair(couplings[0], couplings[1], "folded")
 
 
 def tensor_shapes(architecture: Architecture) -> dict[str, tuple[int, ...]]:
@@ -122,14 +94,8 @@ def tensor_shapes(architecture: Architecture) -> dict[str, tuple[int, ...]]:
 
 
 def _without_memory(architecture: Architecture) -> Model:
-    try:
-        with torch.device("meta"):
-            return Model(architecture)
-    except (RuntimeError, OverflowError):
-        # torch counts bytes in 64 bits, on the meta device too.
-        raise InvalidInputError(
-            f"a model of width {architecture.width} is larger than any memory; use sizes that belong together"
-        ) from None
+    with without_memory(architecture.width):
+        return Model(architecture)
 
 
 def build_model(architecture: Architecture, tensors: Mapping[str, Tensor], device: torch.device) -> Model:
@@ -179,10 +145,10 @@ def check_blocks(architecture: Architecture, names: Iterable[str]) -> None:
     Raises:
         InvalidInputError: the first block that has none.
     """
-    present = {name.split(".")[1] for name in names if name.startswith("blocks.")}
+    present = {NAMES.block_of(name) for name in names}
     for block in architecture.blocks:
         if block.id not in present:
-            raise InvalidInputError(f"tensor 'blocks.{block.id}...' is missing; {_WAY_OUT}")
+            raise InvalidInputError(f"tensor '{NAMES.prefix}.{block.id}...' is missing; {_WAY_OUT}")
 
 
 def _check_names_and_shapes(expected: Mapping[str, tuple[int, ...]], shapes: Mapping[str, tuple[int, ...]]) -> None:

@@ -1,4 +1,4 @@
-"""The optimizer, whose state is known by parameter name, and the schedule of the learning rate.
+"""Optimizers, whose state is known by parameter name, and the schedule of the learning rate.
 
 May import config.
 """

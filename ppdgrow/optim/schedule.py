@@ -83,3 +83,46 @@ def make_schedule(config: TrainConfig, *, first: int, last: int, initial: float)
         initial=initial,
     )
     return schedule, notes
+
+
+@dataclass(frozen=True)
+class Phase:
+    """Steps `first_step .. last_step` of a schedule, `name` being warm-up, peak or decay; rates at both ends."""
+
+    name: str
+    first_step: int
+    last_step: int
+    first_lr: float
+    last_lr: float
+
+    def __str__(self) -> str:
+        if self.name == "peak":
+            return f"{self.last_lr:.1e} to step {self.last_step}"
+        return f"{self.name} to {self.last_lr:.1e} at step {self.last_step}"
+
+
+def phases(schedule: Schedule, lr: float, *, first: int, last: int) -> list[Phase]:
+    """What the learning rate does in a run over steps `first + 1 .. last`, from the schedule's own factors.
+
+    Where warm-up and decay overlap, which a decay over the whole run does, all of it counts as decay but the rise.
+    """
+    start, end = schedule.start, schedule.end
+    rising = min(end, start + schedule.warmup_steps) if schedule.initial < 1.0 else start
+    level = end
+    if schedule.decay:
+        level = end - round(schedule.decay_fraction * (end - start)) if schedule.kind == "wsd" else rising
+    level = max(level, rising)
+    found: list[Phase] = []
+    for name, after, until in (("warm-up", start, rising), ("peak", rising, level), ("decay", level, end)):
+        begin, until = max(after, first) + 1, min(until, last)
+        if begin <= until:
+            found.append(Phase(name, begin, until, lr * schedule.factor(begin), lr * schedule.factor(until)))
+    return found
+
+
+def schedule_line(schedule: Schedule, lr: float, *, first: int, last: int) -> str:
+    """The learning rate in words, on one line."""
+    text = ", ".join(map(str, phases(schedule, lr, first=first, last=last)))
+    if (schedule.start, schedule.end) != (first, last):
+        text += f" (part of a schedule over steps {schedule.start + 1}-{schedule.end})"
+    return text if schedule.decay else f"{text}, no decay"

@@ -8,15 +8,15 @@ from __future__ import annotations
 import copy
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import torch
 from torch import Tensor, nn
 
 from ppdgrow.engine.device import autocast
 from ppdgrow.nn.branches import OUTPUT_PROJECTION
-from ppdgrow.nn.coupling import Coupling
+from ppdgrow.nn.coupling import Coupling, Halves, split
 from ppdgrow.nn.model import AnyPair, Block, State, apply_block
-from ppdgrow.nn.stream import Halves, split
 
 # Names as they stand in reports. `bf16_autocast` leaves weights and stream in fp32, as training does.
 DTYPES: dict[str, torch.dtype] = {
@@ -44,30 +44,30 @@ def as_halves(state: State) -> Halves:
     return state if isinstance(state, tuple) else split(state)
 
 
-@torch.no_grad()
 def cancellation(pair: AnyPair, state: State, dtype_name: str) -> Deviation | None:
     """Deviation of P(x) from x with weights and stream in one type; None where the device cannot run it."""
-    dtype = DTYPES[dtype_name]
-    member = copy.deepcopy(pair).to(dtype).eval()
-    a, b = (half.to(dtype) for half in as_halves(state))
-    try:
-        with autocast(a.device, "bf16" if dtype_name == "bf16_autocast" else "fp32"):
-            outputs = member((a, b))
-    except RuntimeError as error:  # also NotImplementedError
-        if "not implemented" in str(error):
-            return None
-        raise
-    return deviation((a, b), outputs)
+
+    def apply(member: AnyPair, halves: Halves) -> Halves:
+        with autocast(halves[0].device, "bf16" if dtype_name == "bf16_autocast" else "fp32"):
+            return member(halves)
+
+    return _deviation_in(DTYPES[dtype_name], pair, state, apply)
+
+
+def round_trip(block: Coupling | AnyPair, state: State, dtype: torch.dtype) -> Deviation | None:
+    """Deviation of block^-1(block(x)) from x with weights and stream in `dtype`; None where it cannot run."""
+    return _deviation_in(dtype, block, state, lambda module, halves: module.inverse(module(halves)))
 
 
 @torch.no_grad()
-def round_trip(block: Coupling | AnyPair, state: State, dtype: torch.dtype) -> Deviation | None:
-    """Deviation of block^-1(block(x)) from x with weights and stream in `dtype`; None where it cannot run."""
+def _deviation_in(
+    dtype: torch.dtype, block: Coupling | AnyPair, state: State, apply: Callable[[Any, Halves], Halves]
+) -> Deviation | None:
     module = copy.deepcopy(block).to(dtype).eval()
     a, b = (half.to(dtype) for half in as_halves(state))
     try:
-        return deviation((a, b), module.inverse(module((a, b))))
-    except RuntimeError as error:
+        return deviation((a, b), apply(module, (a, b)))
+    except RuntimeError as error:  # also NotImplementedError
         if "not implemented" in str(error):
             return None
         raise

@@ -7,56 +7,24 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
-from pathlib import Path
+from itertools import cycle
 from typing import TYPE_CHECKING
 
-from ppdgrow.console.picture import (
-    INK,
-    SUFFIXES,
-    check_file,
-    check_matplotlib,
-    new_figure,
-    render,
-    write_output,
-)
+from ppdgrow.config.kinds import KINDS
+from ppdgrow.console.picture import INK, new_figure, render
 from ppdgrow.probing.report import IDLE_ACTIVITY, BlockReport
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
-# Colour and marker by kind of block: Okabe & Ito 2008, from dark to light, and an open circle for ordinary layers.
-STYLES: dict[str, tuple[str, str]] = {
-    "layer": ("none", "o"),
-    "ffn pair": ("#0072B2", "s"),
-    "attention pair": ("#D55E00", "^"),
-    "recurrent pair": ("#009E73", "D"),
-    "convolution pair": ("#CC79A7", "v"),
-    "depthwise pair": ("#E69F00", "P"),
-    "orthogonal pair": ("#000000", "X"),
-    "linear pair": ("#F0E442", "*"),
+# Colour (Okabe & Ito 2008) and marker by kind of block, in the order of the kinds; an open circle for ordinary layers.
+COLOURS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#000000", "#F0E442", "#56B4E9", "#999999")
+MARKERS = ("s", "^", "D", "v", "P", "X", "*", "p", "h", "<", ">")
+STYLES = {"layer": ("none", "o")} | {
+    f"{kind} pair": style for kind, style in zip(KINDS, zip(cycle(COLOURS), cycle(MARKERS), strict=False), strict=False)
 }
 MAX_LABELS = 40
 WIDE_RANGE = 30.0
-
-
-def check_plot(path: Path) -> None:
-    """Refuse a picture that could not be written, before any work.
-
-    Raises:
-        ConfigError: the suffix is unknown, or matplotlib is not installed.
-        StorageError: the folder is not there, or the path is one.
-    """
-    check_file(path, "--plot", SUFFIXES)
-    check_matplotlib("--plot")
-
-
-def write_plot(blocks: Sequence[BlockReport], path: Path, *, title: str) -> None:
-    """Draw the blocks and replace `path` by the picture, whole or not at all.
-
-    Raises:
-        StorageError: the file system refused; an older file is left as it was.
-    """
-    write_output(path, "--plot", draw(blocks, path.suffix.lower().removeprefix("."), title=title))
 
 
 def draw(blocks: Sequence[BlockReport], file_format: str, *, title: str) -> bytes:
@@ -66,7 +34,9 @@ def draw(blocks: Sequence[BlockReport], file_format: str, *, title: str) -> byte
         _panel(upper, blocks, lambda block: block.gradient_norm, "gradient norm")
         _panel(lower, blocks, lambda block: block.activity, "activity  |B(x) - x| / |x|")
         _axis_of_activity(lower, blocks)
-        _axis_of_blocks(lower, blocks)
+        places = range(0, len(blocks), -(-len(blocks) // MAX_LABELS))
+        lower.set_xticks(places, [blocks[place].id for place in places], rotation=90 if len(blocks) > 16 else 0)
+        lower.set_xlabel("block, in order of application")
         figure.suptitle(title, parse_math=False)  # a folder may be called $x$
         figure.legend(*upper.get_legend_handles_labels(), loc="outside lower center", ncols=4, frameon=False)
         return render(figure, file_format)
@@ -119,10 +89,3 @@ def _axis_of_activity(axes: Axes, blocks: Sequence[BlockReport]) -> None:
             fontsize=8,
             bbox={"facecolor": "white", "edgecolor": "none", "pad": 1},
         )
-
-
-def _axis_of_blocks(axes: Axes, blocks: Sequence[BlockReport]) -> None:
-    stride = -(-len(blocks) // MAX_LABELS)
-    places = range(0, len(blocks), stride)
-    axes.set_xticks(places, [blocks[place].id for place in places], rotation=90 if len(blocks) > 16 else 0)
-    axes.set_xlabel("block, in order of application")

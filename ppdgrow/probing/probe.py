@@ -4,65 +4,29 @@ from __future__ import annotations
 
 import copy
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
-from pathlib import Path
+from dataclasses import replace
 
 import torch
 
-from ppdgrow.accounting import block_parameters, half_steps_by_block
+from ppdgrow.checkpoint.events import insertions
 from ppdgrow.config.architecture import BlockSpec
+from ppdgrow.config.requests import ProbeRequest
 from ppdgrow.console import Narrator
+from ppdgrow.console.picture import SUFFIXES, check_file, check_matplotlib, write_output
 from ppdgrow.engine.device import autocast
 from ppdgrow.engine.evaluate import BatchLike, mean_loss
-from ppdgrow.errors import ConfigError
+from ppdgrow.nn.cost import block_parameters, half_steps_by_block
 from ppdgrow.nn.coupling import Coupling, Pair
 from ppdgrow.nn.linear import LinearPair
 from ppdgrow.nn.model import AnyPair, Model, State, build_model
-from ppdgrow.probing.cancellation import (
-    DTYPES,
-    ROUND_TRIP_DTYPES,
-    activity,
-    as_halves,
-    cancellation,
-    gradient_antisymmetry,
-    round_trip,
-    separate_members,
-    separation,
-)
-from ppdgrow.probing.judgement import failures, notes, recorded_theta
-from ppdgrow.probing.plot import check_plot, write_plot
-from ppdgrow.probing.report import (
-    BlockReport,
-    Orthogonality,
-    PairReport,
-    ProbeReport,
-    RoundTrip,
-    ThetaRecord,
-)
-from ppdgrow.probing.roundoff import (
-    branch_ratio,
-    orthogonality_bound,
-    orthogonality_error,
-    round_trip_bound,
-)
+from ppdgrow.probing import cancellation as measure
+from ppdgrow.probing import roundoff
+from ppdgrow.probing.cancellation import DTYPES, ROUND_TRIP_DTYPES
+from ppdgrow.probing.plot import draw
+from ppdgrow.probing.report import BlockReport, Orthogonality, PairReport, ProbeReport, RoundTrip, ThetaRecord
 from ppdgrow.probing.sample import DEFAULT_TOKENS, continue_text
 from ppdgrow.surgery.apply import theta_digest
 from ppdgrow.training.context import Setting, checkpoint_setting, load_parent, warn_of_changes
-
-
-@dataclass(frozen=True)
-class ProbeRequest:
-    """What a user asks of `probe`."""
-
-    checkpoint: Path
-    dtypes: tuple[str, ...] = tuple(DTYPES)
-    device: str = "auto"
-    precision: str | None = None
-    data_dir: Path | None = None
-    plot: Path | None = None
-    sample: str | None = None
-    tokens: int | None = None
-    seed: int | None = None
 
 
 def probe(request: ProbeRequest, narrator: Narrator) -> ProbeReport:
@@ -73,16 +37,9 @@ def probe(request: ProbeRequest, narrator: Narrator) -> ProbeReport:
         InvalidInputError: the checkpoint or its data is not there or not whole.
         StorageError: the picture cannot be written.
     """
-    for name in request.dtypes:
-        if name not in DTYPES:
-            raise ConfigError(f"unknown dtype {name!r}: expected one of {', '.join(DTYPES)}")
     if request.plot is not None:
-        check_plot(request.plot)
-    if request.sample is None and (request.tokens is not None or request.seed is not None):
-        raise ConfigError("--tokens and --seed are those of a --sample: give one, or leave them out")
-    for flag, value, least in (("--tokens", request.tokens, 1), ("--seed", request.seed, 0)):
-        if value is not None and (type(value) is not int or not least <= value < 2**63):
-            raise ConfigError(f"{flag} is {value!r}, expected a whole number of at least {least}")
+        check_file(request.plot, "--plot", SUFFIXES)
+        check_matplotlib("--plot")
     parent = load_parent(request.checkpoint, optimizer=False)
     setting = checkpoint_setting(parent, device=request.device, precision=request.precision, data_dir=request.data_dir)
     checkpoint = parent.checkpoint
@@ -98,12 +55,16 @@ def probe(request: ProbeRequest, narrator: Narrator) -> ProbeReport:
         setting,
         batches,
         request.dtypes,
-        recorded_theta(parent.lineage()),
+        {pair: digest for event in insertions(parent.lineage()) for pair, digest in event.theta_sha256.items()},
         rounded=checkpoint.stored in (torch.bfloat16, torch.float16),
     )
     report = replace(report, sample=sample)
     if request.plot is not None:
-        write_plot(report.blocks, request.plot, title=f"{parent.run.path.name}, step {parent.step}")
+        file_format, title = (
+            request.plot.suffix.lower().removeprefix("."),
+            f"{parent.run.path.name}, step {parent.step}",
+        )
+        write_output(request.plot, "--plot", draw(report.blocks, file_format, title=title))
     return report
 
 
@@ -141,16 +102,16 @@ def probe_model(
         trip = _round_trips(module, state, trip_dtypes) if isinstance(module, Coupling | Pair | LinearPair) else None
         block = BlockReport(
             id=spec.id,
-            kind=_kind(spec),
+            kind=f"{spec.kind} pair" if spec.type == "pair" else "layer",
             round_trip=trip,
             gradient_norm=norms[spec.id],
-            activity=activity(module, state),
+            activity=measure.activity(module, state),
             parameters=block_parameters(architecture, spec),
             half_steps=half_steps[spec.id],
         )
         blocks.append(block)
         if isinstance(module, Pair | LinearPair) and trip is not None:
-            measured = {name: cancellation(module, state, name) for name in dtypes}
+            measured = {name: measure.cancellation(module, state, name) for name in dtypes}
             pairs.append(
                 PairReport(
                     id=spec.id,
@@ -159,30 +120,30 @@ def probe_model(
                     cancellation={name: value for name, value in measured.items() if value is not None},
                     round_trip=trip,
                     gradient_antisymmetry=antisymmetry[spec.id],
-                    separation=separation(module),
+                    separation=measure.separation(module),
                     activity=block.activity,
-                    ablation_loss=_ablation_loss(model, spec.id, batches, setting),
+                    ablation_loss=setting.evaluate(_Ablated(model, spec.id), batches).loss,
                     gradient_norm=block.gradient_norm,
                     orthogonality=_orthogonality(module, architecture.width),
                     theta_0=_theta_record(model, spec, recorded, rounded),
                 )
             )
-    return ProbeReport(loss, tuple(pairs), tuple(blocks), failures(pairs, blocks), notes(pairs))
+    return ProbeReport(loss, tuple(pairs), tuple(blocks))
 
 
 def _round_trips(block: Coupling | AnyPair, state: State, dtypes: Sequence[str]) -> RoundTrip:
     """The inverse in each dtype beside the bound that follows from the block's branch-to-stream ratio."""
-    ratio = branch_ratio(block, as_halves(state))
-    measured = {name: round_trip(block, state, DTYPES[name]) for name in dtypes}
+    ratio = roundoff.branch_ratio(block, measure.as_halves(state))
+    measured = {name: measure.round_trip(block, state, DTYPES[name]) for name in dtypes}
     found = {name: figure for name, figure in measured.items() if figure is not None}
-    return RoundTrip(ratio, found, {name: round_trip_bound(block, ratio, DTYPES[name]) for name in found})
+    return RoundTrip(ratio, found, {name: roundoff.round_trip_bound(block, ratio, DTYPES[name]) for name in found})
 
 
 def _orthogonality(pair: AnyPair, width: int) -> Orthogonality | None:
     if not isinstance(pair, LinearPair):
         return None
-    minus = None if pair.minus is None else orthogonality_error(pair.minus)
-    return Orthogonality(orthogonality_error(pair.plus), minus, orthogonality_bound(width))
+    minus = None if pair.minus is None else roundoff.orthogonality_error(pair.minus)
+    return Orthogonality(roundoff.orthogonality_error(pair.plus), minus, roundoff.orthogonality_bound(width))
 
 
 def _theta_record(
@@ -196,10 +157,6 @@ def _theta_record(
     if theta_digest(model.state_dict(), spec.id) == recorded[spec.id]:
         return "as recorded"
     return "rounded" if rounded else "changed"
-
-
-def _kind(spec: BlockSpec) -> str:
-    return f"{spec.kind} pair" if spec.type == "pair" else "layer"
 
 
 @torch.no_grad()
@@ -220,7 +177,7 @@ def _gradients(model: Model, batch: BatchLike, setting: Setting) -> tuple[dict[s
     separated = copy.deepcopy(model)
     pairs = {block_id: block for block_id, block in separated.named_blocks() if isinstance(block, Pair | LinearPair)}
     for pair in pairs.values():
-        separate_members(pair)
+        measure.separate_members(pair)
     with autocast(setting.device, setting.precision):
         logits = separated(batch.inputs)
     mean_loss(logits, batch.targets).backward()  # type: ignore[no-untyped-call]
@@ -228,18 +185,15 @@ def _gradients(model: Model, batch: BatchLike, setting: Setting) -> tuple[dict[s
         block_id: float(torch.nn.utils.get_total_norm([p.grad for p in block.parameters() if p.grad is not None]))
         for block_id, block in separated.named_blocks()
     }
-    return norms, {block_id: gradient_antisymmetry(pair) for block_id, pair in pairs.items()}
-
-
-def _ablation_loss(model: Model, block_id: str, batches: Sequence[BatchLike], setting: Setting) -> float:
-    """Validation loss with one block left out."""
-    return setting.evaluate(_Ablated(model, frozenset([block_id])), batches).loss
+    return norms, {block_id: measure.gradient_antisymmetry(pair) for block_id, pair in pairs.items()}
 
 
 class _Ablated(torch.nn.Module):
-    def __init__(self, model: Model, skip: frozenset[str]) -> None:
+    """A model with one block left out."""
+
+    def __init__(self, model: Model, block_id: str) -> None:
         super().__init__()
-        self.model, self.skip = model, skip
+        self.model, self.skip = model, frozenset([block_id])
 
     def forward(self, inputs: torch.Tensor) -> torch.Tensor:
         return self.model.run(inputs, skip=self.skip)

@@ -26,10 +26,9 @@ from __future__ import annotations
 import torch
 from torch import nn
 
-from ppdgrow.nn.coupling import Coupling, Pair
-from ppdgrow.nn.linear import LinearPair, OrthogonalMap, ScaledMap
+from ppdgrow.nn.coupling import Coupling, Halves, Pair, join
+from ppdgrow.nn.linear import LinearMap, LinearPair, ScaledMap
 from ppdgrow.nn.model import AnyPair
-from ppdgrow.nn.stream import Halves, join
 
 CONSTANT = 8.0
 ORTHOGONALITY_CONSTANT = 16.0
@@ -91,10 +90,9 @@ def branch_ratio(block: Coupling | AnyPair, halves: Halves) -> float:
 
 
 @torch.no_grad()
-def orthogonality_error(member: OrthogonalMap | ScaledMap) -> float:
+def orthogonality_error(member: LinearMap) -> float:
     """max |W^T W - I| of a member's rotation W: W as the model forms it, the product in fp64."""
-    rotation = member.rotation if isinstance(member, ScaledMap) else member
-    weight = rotation.matrices()[0].double()
+    weight = member.orthogonal_factor().double()
     identity = torch.eye(weight.shape[0], dtype=weight.dtype, device=weight.device)
     return float((weight.mT @ weight - identity).abs().max().nan_to_num(nan=torch.inf))
 

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
+from functools import partial
+from typing import Protocol
 
 import torch
 from torch import Tensor
@@ -12,7 +14,7 @@ from ppdgrow.config.architecture import Architecture
 from ppdgrow.config.growth import Moments
 from ppdgrow.nn.branches import OUTPUT_PROJECTION
 from ppdgrow.nn.init import initial_tensor
-from ppdgrow.nn.model import tensor_shapes
+from ppdgrow.nn.parts import NAMES, BlockNames
 from ppdgrow.surgery.plan import GrowthPlan
 from ppdgrow.surgery.sources import Origin
 
@@ -20,8 +22,24 @@ Tensors = Mapping[str, Tensor]
 MomentsByName = Mapping[str, Mapping[str, Tensor]]
 
 
+class StateRules(Protocol):
+    """How optimizer state follows its parameter, which is an optimizer's to say."""
+
+    def copied(self, state: Tensors, cut: Callable[[Tensor], Tensor], *, momentum: bool) -> dict[str, Tensor]:
+        """That of a slice of the parameter; without `momentum`, what moves it is zero."""
+
+    def negated(self, state: Tensors) -> dict[str, Tensor]:
+        """That of the negative of the parameter."""
+
+
 def apply_plan(
-    plan: GrowthPlan, tensors: Tensors, moments: MomentsByName, *, policy: Moments, seed: int
+    plan: GrowthPlan,
+    tensors: Tensors,
+    moments: MomentsByName,
+    *,
+    policy: Moments,
+    seed: int,
+    rules_for: Callable[[Tensors], StateRules] | None = None,
 ) -> tuple[dict[str, Tensor], dict[str, dict[str, Tensor]]]:
     """Weights and optimizer state of the grown model; those of older parameters are passed through.
 
@@ -32,32 +50,31 @@ def apply_plan(
         policy: `fresh` gives new parameters no state, `copy_v` the second moment and step count of their
             source, `copy` the first moment too.
         seed: of the tensors that are drawn.
+        rules_for: of the optimizer that keeps some state; not needed where there are no moments.
     """
-    shapes = tensor_shapes(plan.architecture)
     num_layers = plan.architecture.num_layers
     grown = dict(tensors)
     grown_moments = {name: dict(state) for name, state in moments.items()}
     for origin in plan.origins:
-        grown[origin.name] = _make(origin, shapes[origin.name], tensors, seed, num_layers)
+        grown[origin.name] = _make(origin, tensors, seed, num_layers)
         state = moments.get(origin.source) if origin.source is not None else None
         if policy != "fresh" and state is not None:
-            first = _cut(state["exp_avg"], origin)
-            grown_moments[origin.name] = {
-                "exp_avg": first if policy == "copy" else torch.zeros_like(first),
-                "exp_avg_sq": _cut(state["exp_avg_sq"], origin),
-                "step": state["step"].clone(),
-            }
+            assert rules_for is not None
+            cut = partial(_cut, origin=origin)
+            grown_moments[origin.name] = rules_for(state).copied(state, cut, momentum=policy == "copy")
     return grown, grown_moments
 
 
-def _make(origin: Origin, shape: tuple[int, ...], tensors: Tensors, seed: int, num_layers: int) -> Tensor:
+def _make(origin: Origin, tensors: Tensors, seed: int, num_layers: int) -> Tensor:
+    shape = origin.part.shapes[origin.tensor]
     if origin.how == "zero":
         return torch.zeros(shape)
     if origin.how == "random" or origin.source is None:
-        drawn = initial_tensor(origin.name, shape, seed=seed, num_layers=num_layers)
-        return drawn if origin.factor == 1.0 else drawn * origin.factor
-    cut = _cut(tensors[origin.source], origin)
-    return cut if origin.factor == 1.0 else cut * origin.factor
+        deviation = origin.part.deviation(origin.tensor, num_layers)
+        made = initial_tensor(origin.name, shape, seed=seed, deviation=deviation)
+    else:
+        made = _cut(tensors[origin.source], origin)
+    return made if origin.factor == 1.0 else made * origin.factor
 
 
 def _cut(tensor: Tensor, origin: Origin) -> Tensor:
@@ -65,12 +82,17 @@ def _cut(tensor: Tensor, origin: Origin) -> Tensor:
 
 
 def untie(
-    architecture: Architecture, tensors: Tensors, moments: MomentsByName
+    architecture: Architecture,
+    tensors: Tensors,
+    moments: MomentsByName,
+    rules_for: Callable[[Tensors], StateRules] | None = None,
+    *,
+    names: BlockNames = NAMES,
 ) -> tuple[Architecture, dict[str, Tensor], dict[str, dict[str, Tensor]]]:
     """Give every tied pair its second member, folded: theta- is theta+ with negated output projections.
 
-    The function is unchanged to the bit. First moments are negated with the weights, so that stale momentum
-    moves both members alike (in unfolded signs) and leaves the function unchanged.
+    The function is unchanged to the bit. Momentum is negated with the weights, so that stale momentum moves
+    both members alike (in unfolded signs) and leaves the function unchanged.
     """
     tied = {block.id for block in architecture.pairs if block.state == "tied"}
     blocks = tuple(
@@ -79,49 +101,47 @@ def untie(
     untied = dict(tensors)
     untied_moments = {name: dict(state) for name, state in moments.items()}
     for name, tensor in tensors.items():
-        twin = _second_member(name, tied)
-        if twin is None:
+        place = names.parse(name)
+        if place is None or place.block not in tied:
             continue
-        negated = name.endswith(OUTPUT_PROJECTION)
-        untied[twin] = -tensor if negated else tensor.clone()
+        second, negated = names.second_member(place), place.tensor in OUTPUT_PROJECTION
+        untied[second] = -tensor if negated else tensor.clone()
         if name in moments:
-            state = {key: value.clone() for key, value in moments[name].items()}
-            if negated:
-                state["exp_avg"] = -state["exp_avg"]
-            untied_moments[twin] = state
+            assert rules_for is not None
+            state = moments[name]
+            untied_moments[second] = (
+                rules_for(state).negated(state) if negated else {key: value.clone() for key, value in state.items()}
+            )
     return architecture.with_blocks(blocks), untied, untied_moments
 
 
-def _second_member(name: str, pairs: set[str]) -> str | None:
-    parts = name.split(".")
-    if parts[0] == "blocks" and parts[1] in pairs and parts[2] == "plus":
-        return ".".join([*parts[:2], "minus", *parts[3:]])
-    return None
-
-
 def remove_blocks(
-    architecture: Architecture, ids: frozenset[str], tensors: Tensors, moments: MomentsByName
+    architecture: Architecture,
+    ids: frozenset[str],
+    tensors: Tensors,
+    moments: MomentsByName,
+    *,
+    names: BlockNames = NAMES,
 ) -> tuple[Architecture, dict[str, Tensor], dict[str, dict[str, Tensor]]]:
     """Take blocks out; every other tensor stays as it is."""
-    blocks = tuple(block for block in architecture.blocks if block.id not in ids)
-
-    def stays(name: str) -> bool:
-        parts = name.split(".")
-        return not (parts[0] == "blocks" and parts[1] in ids)
-
     return (
-        architecture.with_blocks(blocks),
-        {name: tensor for name, tensor in tensors.items() if stays(name)},
-        {name: dict(state) for name, state in moments.items() if stays(name)},
+        architecture.with_blocks(tuple(block for block in architecture.blocks if block.id not in ids)),
+        {name: tensor for name, tensor in tensors.items() if names.block_of(name) not in ids},
+        {name: dict(state) for name, state in moments.items() if names.block_of(name) not in ids},
     )
 
 
-def theta_digest(tensors: Tensors, pair_id: str) -> str:
+def theta_digest(tensors: Tensors, pair_id: str, *, names: BlockNames = NAMES) -> str:
     """sha256 of a pair's first member: names, shapes and bytes in the order of the names."""
+    places = ((names.parse(name), tensor) for name, tensor in tensors.items())
+    member = {
+        place.within_member: tensor
+        for place, tensor in places
+        if place is not None and (place.block, place.member) == (pair_id, "plus")
+    }
     digest = hashlib.sha256()
-    prefix = f"blocks.{pair_id}.plus."
-    for name in sorted(name for name in tensors if name.startswith(prefix)):
-        tensor = tensors[name].detach().cpu().contiguous()
-        digest.update(f"{name.removeprefix(prefix)} {tensor.dtype} {tuple(tensor.shape)}\n".encode())
+    for name in sorted(member):
+        tensor = member[name].detach().cpu().contiguous()
+        digest.update(f"{name} {tensor.dtype} {tuple(tensor.shape)}\n".encode())
         digest.update(tensor.view(torch.uint8).numpy().tobytes())
     return digest.hexdigest()

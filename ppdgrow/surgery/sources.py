@@ -7,103 +7,75 @@ writes a; g reads a and writes b.
 from __future__ import annotations
 
 import math
+from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Literal
 
-from ppdgrow.config.architecture import Architecture, BlockSpec
-from ppdgrow.config.kinds import LINEAR, branches_of
+from ppdgrow.config.architecture import Architecture
 from ppdgrow.nn.branches import OUTPUT_PROJECTION
+from ppdgrow.nn.parts import BlockNames, BlockPart, block_parts
 
 Cut = tuple[slice, ...]
-READS_SQRT2 = math.sqrt(2.0)
 
 
 @dataclass(frozen=True)
 class Origin:
-    """How one new tensor is made: a (scaled) cut of an old tensor, zeros, or a random draw."""
+    """How a new tensor of a part is made: a (scaled) cut of an old tensor, zeros, or a random draw."""
 
     name: str
+    part: BlockPart
+    tensor: str
     how: Literal["copy", "zero", "random"]
     source: str | None = None
     cut: Cut = ()
     factor: float = 1.0
 
 
-@dataclass(frozen=True)
-class Branch:
-    """One branch of a model: its tensor prefix, its role in the coupling, what it is and its width."""
+def part_origins(new: BlockPart, old: BlockPart | None, *, scale: float, names: BlockNames) -> Iterator[Origin]:
+    """Origins of the tensors of one new branch or linear map.
 
-    prefix: str
-    role: Literal["f", "g"]
-    name: str
-    channels: int
+    Args:
+        new: what is to be made.
+        old: what it copies (equal widths) or is cut from (full width); None draws it.
+        scale: factor on the output projection.
+        names: of the model's tensors.
+    """
+    for tensor in new.shapes:
+        factor = scale if tensor in OUTPUT_PROJECTION else 1.0
+        name = new.called(tensor, names)
+        if old is None:
+            yield Origin(name, new, tensor, "random", factor=factor)
+        elif old.config.channels == new.config.channels:
+            yield Origin(name, new, tensor, "copy", old.called(tensor, names), factor=factor)
+        else:
+            cut, cut_factor = slice_cut(new, tensor)
+            yield Origin(name, new, tensor, "copy", old.called(tensor, names), cut, factor * cut_factor)
 
 
-def block_branches(architecture: Architecture, block: BlockSpec) -> tuple[Branch, ...]:
-    """The branches of a block; of a pair, those of theta+; of a linear pair, its map as a whole."""
-    prefix = f"blocks.{block.id}.plus" if block.type == "pair" else f"blocks.{block.id}"
-    if block.kind in LINEAR:
-        return (Branch(prefix, "f", block.kind, architecture.width),)
-    channels = architecture.width // 2 if block.type == "pair" else architecture.layer_width
-    f, g = branches_of(architecture.family, block.kind)
-    return Branch(f"{prefix}.f", "f", f, channels), Branch(f"{prefix}.g", "g", g, channels)
-
-
-def nearest_branch(architecture: Architecture, place: int, wanted: Branch) -> Branch | None:
-    """The nearest preceding branch of the same kind, else the nearest following one, else None.
+def nearest_part(architecture: Architecture, place: int, wanted: BlockPart) -> BlockPart | None:
+    """The nearest preceding branch (or linear map) of the same name, else the nearest following one, else None.
 
     Where a block has two such branches (`ffn` pairs), the one in the same role is taken.
     """
     blocks = architecture.blocks
     for block in (*reversed(blocks[:place]), *blocks[place:]):
-        candidates = [branch for branch in block_branches(architecture, block) if branch.name == wanted.name]
+        candidates = [part for part in block_parts(architecture, block) if part.name == wanted.name]
         if candidates:
-            return next((branch for branch in candidates if branch.role == wanted.role), candidates[0])
+            return next((part for part in candidates if part.role == wanted.role), candidates[0])
     return None
 
 
-def slice_cut(tensor: str, role: Literal["f", "g"], width: int) -> tuple[Cut, float]:
+def slice_cut(new: BlockPart, tensor: str) -> tuple[Cut, float]:
     """The cut of a full-width branch's tensor for a half-width branch, and the factor that goes with it.
 
     Input columns are those of the half that the branch reads, times sqrt 2 (half as many terms are summed);
-    output rows those of the half that it writes; of the inner units f takes the odd ones, g the even ones,
-    which for attention are half of each head's channels.
+    output rows those of the half that it writes; of the inner units f takes the odd ones, g the even ones.
     """
-    a, b = slice(0, width // 2), slice(width // 2, width)
-    reads, writes = (b, a) if role == "f" else (a, b)
-    inner = slice(1, None, 2) if role == "f" else slice(0, None, 2)
-    if tensor.startswith("norm."):
-        return (reads,), 1.0
-    if tensor in ("up.weight", "qkv.weight", "gates.weight"):
-        return (inner, reads), READS_SQRT2
-    if tensor in ("up.bias", "qkv.bias", "gates.bias", "mix.weight", "mix.bias"):
-        return (inner,), 1.0
-    if tensor == "out.weight":
-        return (writes, inner), 1.0
-    return (writes,), 1.0
-
-
-def branch_origins(
-    new: Branch, old: Branch | None, tensors: list[str], *, width: int, scale: float
-) -> tuple[Origin, ...]:
-    """Origins of the tensors of one new branch. `old` None draws it; `scale` goes on its output projection.
-
-    Args:
-        new: the branch to make.
-        old: the branch to copy (equal widths) or to cut (full width), or None.
-        tensors: names of the branch's tensors, relative to its prefix.
-        width: the model's width D.
-        scale: factor on the output projection.
-    """
-    origins = []
-    for tensor in tensors:
-        factor = scale if tensor in OUTPUT_PROJECTION else 1.0
-        name = f"{new.prefix}.{tensor}"
-        if old is None:
-            origins.append(Origin(name, "random", factor=factor))
-        elif old.channels == new.channels:
-            origins.append(Origin(name, "copy", f"{old.prefix}.{tensor}", factor=factor))
-        else:
-            cut, cut_factor = slice_cut(tensor, new.role, width)
-            origins.append(Origin(name, "copy", f"{old.prefix}.{tensor}", cut, factor * cut_factor))
-    return tuple(origins)
+    half = new.config.channels
+    a, b = slice(0, half), slice(half, 2 * half)
+    cuts = {"input": b, "output": a, "inner": slice(1, None, 2)}
+    if new.role == "g":
+        cuts = {"input": a, "output": b, "inner": slice(0, None, 2)}
+    module, _, kind = tensor.rpartition(".")
+    axes = new.module.axes[module][: 1 if kind == "bias" else None]
+    return tuple(cuts[axis] for axis in axes), math.sqrt(2.0) if axes[1:] == ("input",) else 1.0

@@ -21,9 +21,9 @@ from ppdgrow.checkpoint import (
 )
 from ppdgrow.checkpoint.events import Event, lineage_up_to, used_ids
 from ppdgrow.config.architecture import InputSpec
-from ppdgrow.config.kinds import Task
+from ppdgrow.config.kinds import FAMILIES, Task
 from ppdgrow.config.load import Layer, Resolved, read_run_recipe, resolve
-from ppdgrow.config.schema import DataConfig, ModelConfig, Recipe
+from ppdgrow.config.schema import ModelConfig, Recipe
 from ppdgrow.config.state import Environment, TrainerState, Validation
 from ppdgrow.console import Narrator
 from ppdgrow.data import Dataset, Split, open_dataset
@@ -32,7 +32,7 @@ from ppdgrow.engine.evaluate import BatchLike, Evaluation, evaluate
 from ppdgrow.engine.signals import StopFlag
 from ppdgrow.errors import ConfigError, InvalidInputError
 from ppdgrow.nn.model import build_model
-from ppdgrow.optim.adamw import STATE_KEYS
+from ppdgrow.optim.optimizer import check_moments
 from ppdgrow.optim.schedule import Schedule
 
 SHORT_NAMES = {torch.bfloat16: "bf16", torch.float16: "fp16", torch.float64: "fp64"}
@@ -53,7 +53,6 @@ class Parent:
 
     @property
     def step(self) -> int:
-        """Optimizer steps that the checkpoint has behind it."""
         return self.checkpoint.state.step
 
     def lineage(self) -> list[Event]:
@@ -89,12 +88,10 @@ def _load(optimizer: bool, run: RunFolder, folder: Path, skipped: tuple[str, ...
     except ConfigError as error:
         raise InvalidInputError(f"{str(run.recipe_path)!r} is not a valid recipe: {error}") from None
     checkpoint = read_checkpoint(folder, optimizer=optimizer)
-    for name, state in checkpoint.moments.items():
-        if missing := set(STATE_KEYS) - state.keys():
-            raise InvalidInputError(
-                f"{str(folder)!r}: incomplete optimizer state of {name!r}, it has no {min(missing)}; use an older "
-                "checkpoint of the run"
-            )
+    try:
+        check_moments(checkpoint.moments, checkpoint.tensors)
+    except InvalidInputError as error:
+        raise InvalidInputError(f"{str(folder)!r}: {error}") from None
     return Parent(run, folder, checkpoint, recipe, values, manifest_digest(folder), skipped)
 
 
@@ -107,23 +104,20 @@ class Setting:
     dataset: Dataset
     recipe: Recipe
 
-    def evaluation(self, split: Split = "validation") -> Sequence[BatchLike]:
+    def evaluation(self, split: Split = "validation", num_batches: int | None = None) -> Sequence[BatchLike]:
         """The fixed batches of a split, by the recipe's batch size, its microbatches and `eval_batches`."""
-        return self._batches(split, self.recipe.train.eval_batches)
-
-    def whole(self, split: Split) -> Sequence[BatchLike]:
-        """All examples of a split, by the recipe's batch size and its microbatches."""
-        return self._batches(split, EVERYTHING)
-
-    def _batches(self, split: Split, num_batches: int) -> Sequence[BatchLike]:
         train = self.recipe.train
         return self.dataset.evaluation(
             split,
             batch_size=train.batch_size,
-            num_batches=num_batches,
+            num_batches=num_batches or train.eval_batches,
             device=self.device,
             microbatches=train.accumulate,
         )
+
+    def whole(self, split: Split) -> Sequence[BatchLike]:
+        """All examples of a split, in such batches."""
+        return self.evaluation(split, EVERYTHING)
 
     def evaluate(self, model: nn.Module, batches: Sequence[BatchLike], *, stop: StopFlag | None = None) -> Evaluation:
         """Per-example losses on fixed batches.
@@ -136,12 +130,10 @@ class Setting:
     def evaluate_checkpoint(
         self, checkpoint: Checkpoint, batches: Sequence[BatchLike], *, stop: StopFlag | None = None
     ) -> Evaluation:
-        """As `evaluate`, of a checkpoint's model."""
         model = build_model(checkpoint.architecture, checkpoint.tensors, self.device).eval()
         return self.evaluate(model, batches, stop=stop)
 
     def figures(self, evaluation: Evaluation, split: Split = "validation") -> Validation:
-        """Reported figures of an evaluation."""
         return evaluation.figures(
             self.dataset.bytes_per_token(split),
             tokens=self.recipe.model.task != "classify",
@@ -163,18 +155,16 @@ class RunContext:
 
     @property
     def recipe(self) -> Recipe:
-        """The run's resolved recipe."""
         return self.setting.recipe
 
     @property
     def last(self) -> int:
-        """The run's last step."""
         return self.first + self.recipe.train.steps
 
 
 def input_spec_of(dataset: Dataset, model: ModelConfig) -> InputSpec:
-    """What a model of this recipe reads; an `mlp` reads whole images, so that no patch size matters."""
-    return dataset.input_spec(1 if model.family == "mlp" else model.patch_size)
+    """What a model of this recipe reads; where whole images are embedded, no patch size matters."""
+    return dataset.input_spec(1 if "model.patch_size" in FAMILIES[model.family].ignored else model.patch_size)
 
 
 def task_of(recipe: Recipe) -> Task:
@@ -182,11 +172,6 @@ def task_of(recipe: Recipe) -> Task:
     if recipe.model.task is None:
         raise ConfigError("model.task is not set: expected one of lm, mlm, classify")
     return recipe.model.task
-
-
-def with_directory(data: DataConfig, directory: Path | None) -> DataConfig:
-    """The data section with `--data-dir` in place of its own directory, if one is given."""
-    return data if directory is None else data.model_copy(update={"directory": str(directory)})
 
 
 def checkpoint_setting(parent: Parent, *, device: str, precision: str | None, data_dir: Path | None) -> Setting:
@@ -197,7 +182,8 @@ def checkpoint_setting(parent: Parent, *, device: str, precision: str | None, da
         InvalidInputError: the data is not there, or is not what the checkpoint was built for.
     """
     recipe = parent.recipe
-    dataset = open_dataset(with_directory(recipe.data, data_dir), task_of(recipe), parent.checkpoint.tokenizer)
+    data = recipe.data if data_dir is None else recipe.data.model_copy(update={"directory": str(data_dir)})
+    dataset = open_dataset(data, task_of(recipe), parent.checkpoint.tokenizer)
     check_input(dataset, parent)
     return Setting(resolve_device(device), chosen_precision(parent, precision), dataset, recipe)
 
@@ -218,8 +204,11 @@ def check_input(dataset: Dataset, parent: Parent) -> None:
     found = input_spec_of(dataset, parent.recipe.model)
     expected = parent.checkpoint.architecture.input
     if found != expected:
+        gives, built_for = (
+            ", ".join(f"{key} {value}" for key, value in spec.model_dump().items()) for spec in (found, expected)
+        )
         raise ConfigError(
-            f"the data gives {_describe(found)}, but {str(parent.folder)!r} was built for {_describe(expected)}: "
+            f"the data gives {gives}, but {str(parent.folder)!r} was built for {built_for}: "
             "use the data and tokenizer of the checkpoint, or train a new model"
         )
 
@@ -252,8 +241,7 @@ def refuse_changed_data(dataset: Dataset, state: TrainerState, run: Path) -> Non
     Raises:
         InvalidInputError: a split is another.
     """
-    changed = changed_splits(dataset, state)
-    if changed is not None:
+    if (changed := changed_splits(dataset, state)) is not None:
         raise InvalidInputError(
             f"{changed} changed since step {state.step} of {str(run)!r} (another Python or another copy?): restore it, "
             "or train in a new --out"
@@ -279,19 +267,8 @@ def warn_of_changes(dataset: Dataset, parent: Parent | None, narrator: Narrator)
         report_parent(parent, narrator)
     for warning in dataset.warnings:
         narrator.warn(warning)
-    if parent is None:
-        return
-    for change in changed_data(dataset, parent.checkpoint.state, parent.folder):
+    for change in [] if parent is None else changed_data(dataset, parent.checkpoint.state, parent.folder):
         narrator.warn(f"{change}: figures before and after do not compare")
-
-
-def _describe(spec: Any) -> str:
-    return ", ".join(f"{key} {value}" for key, value in spec.model_dump().items())
-
-
-def inherited_values(parent: Parent, not_inherited: Sequence[str]) -> dict[str, Any]:
-    """Recipe values that a checkpoint hands on to `train CKPT`."""
-    return {key: value for key, value in parent.recipe_values.items() if key not in not_inherited}
 
 
 def resolved_recipe(run: RunFolder) -> Resolved:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
+from dataclasses import dataclass, field
 from functools import partial
 
 from ppdgrow.config.state import Ledger
@@ -14,45 +15,37 @@ from ppdgrow.engine.loop import Engine, MetricsLine
 Header = Callable[[int, Ledger], str]
 
 
+@dataclass
 class Display:
     """The listener that speaks.
 
-    Args:
-        narrator: of the command.
-        engine: whose step and ledger are shown.
+    Attributes:
         label: of the run or of one of its arms.
-        first: the step at which the bar is empty.
-        last: the step at which it is full.
+        first, last: the steps at which the bar is empty and full.
         latest: the metrics of the engine's step, if there are any.
         header: what stands above the bar.
     """
 
-    def __init__(
-        self,
-        narrator: Narrator,
-        engine: Engine,
-        *,
-        label: str,
-        first: int,
-        last: int,
-        latest: MetricsLine | None,
-        header: Header | None,
-    ) -> None:
-        self._narrator, self._engine, self._header, self._label = narrator, engine, header, label
-        self._first, self._last = first, last
-        self._latest, self._is_said = latest, True
-        self._validation_loss: float | None = None
-        self._bar: ProgressBar | None = None
+    narrator: Narrator
+    engine: Engine
+    label: str
+    first: int
+    last: int
+    latest: MetricsLine | None
+    header: Header | None
+    _bar: ProgressBar | None = field(default=None, init=False)
+    _validation_loss: float | None = field(default=None, init=False)
+    _is_said: bool = field(default=True, init=False)
 
     @contextmanager
     def shown(self) -> Iterator[None]:
         """Show the bar while the block runs."""
-        with self._narrator.progress(self._last - self._first, self._label) as self._bar:
+        with self.narrator.progress(self.last - self.first, self.label) as self._bar:
             self._show_header()
             yield
 
     def on_steps(self, lines: Sequence[MetricsLine]) -> None:
-        self._latest, self._is_said = lines[-1], False
+        self.latest, self._is_said = lines[-1], False
         self._move()
 
     def on_evaluation(self, line: MetricsLine) -> None:
@@ -70,24 +63,24 @@ class Display:
 
     def _say(self, validation: str) -> None:
         self._is_said = True
-        if self._latest is not None:
-            prefix = "" if self._label == "training" else f"{self._label}: "
-            self._narrator.say(
-                f"{prefix}step {self._latest['step']}/{self._last}  train loss {self._latest['train_loss']:.4f}  "
-                f"{validation}lr {self._latest['lr']:.1e}  {self._engine.ledger.seconds:.0f} s"
+        if self.latest is not None:
+            prefix = "" if self.label == "training" else f"{self.label}: "
+            self.narrator.say(
+                f"{prefix}step {self.latest['step']}/{self.last}  train loss {self.latest['train_loss']:.4f}  "
+                f"{validation}lr {self.latest['lr']:.1e}  {self.engine.ledger.seconds:.0f} s"
             )
 
     def _move(self) -> None:
-        if self._bar is not None and self._latest is not None:
+        if self._bar is not None and self.latest is not None:
             self._show_header()
             self._bar.update(
-                self._latest["step"] - self._first,
-                loss=self._latest["train_loss"],
+                self.latest["step"] - self.first,
+                loss=self.latest["train_loss"],
                 val=self._validation_loss,
-                lr=self._latest["lr"],
-                tokens=self._engine.ledger.tokens,
+                lr=self.latest["lr"],
+                tokens=self.engine.ledger.tokens,
             )
 
     def _show_header(self) -> None:
-        if self._bar is not None and self._header is not None:
-            self._bar.show(partial(self._header, self._engine.step, self._engine.ledger))
+        if self._bar is not None and self.header is not None:
+            self._bar.show(partial(self.header, self.engine.step, self.engine.ledger))

@@ -7,28 +7,34 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
 import torch
 
-from ppdgrow.atomic import format_bytes
 from ppdgrow.checkpoint import read_state
+from ppdgrow.config.growth import shorten_entry
 from ppdgrow.config.load import Resolved
+from ppdgrow.config.requests import TrainRequest
 from ppdgrow.config.schema import flatten, recipe_keys
-from ppdgrow.config.state import Ledger
 from ppdgrow.config.yaml12 import format_value
 from ppdgrow.console import Narrator, format_count, format_flops
+from ppdgrow.data import Dataset
 from ppdgrow.engine.device import resolve_device, set_deterministic
 from ppdgrow.errors import StorageError
+from ppdgrow.nn.cost import training_flops_per_token
 from ppdgrow.nn.model import tensor_shapes
+from ppdgrow.optim.schedule import phases, schedule_line
+from ppdgrow.surgery import GrowthRequest, describe_positions
+from ppdgrow.surgery.positions import resolve_positions
+from ppdgrow.training.acceptance import RULES
 from ppdgrow.training.context import refuse_changed_data
-from ppdgrow.training.disk_space import Space
-from ppdgrow.training.footprint import Footprint, footprint, held_tensors, microbatch_size, storage_bytes
-from ppdgrow.training.outlook import Stage, phases, run_flops, schedule_line, stages, trial_flops
-from ppdgrow.training.preparation import Job, Prepared, TrainRequest, measures_precision, plan_run, prepare
+from ppdgrow.training.growth_schedule import PlannedGrowth
+from ppdgrow.training.preparation import Job, Prepared, measures_precision, plan_run, prepare
+from ppdgrow.training.resources import Footprint, footprint, held_tensors, microbatch_size, storage_bytes
 from ppdgrow.training.start import Start, newest_checkpoint
+from ppdgrow.units import format_bytes
 
 LEFT_OUT = "temporary buffers, the allocator's reserve, evaluation"
 
@@ -41,30 +47,12 @@ class Preview:
     device: torch.device
     measured: bool
     resumes_at: int | None
-    planned: list[Stage]
     before: Footprint
     after: Footprint
 
     @property
-    def job(self) -> Job:
-        """The run."""
-        return self.prepared.job
-
-    @property
-    def space(self) -> Space:
-        """What it takes on the disk."""
-        return self.prepared.space
-
-    @property
-    def flops(self) -> int:
-        """FLOPs of the run's steps, all growths being kept."""
-        architecture = self.before.architecture
-        return run_flops(self.planned, self.prepared.growth_schedule, architecture, self.before.tokens_per_step)
-
-    @property
-    def trial_flops(self) -> int:
-        """FLOPs of its trials beside it."""
-        return trial_flops(self.planned, self.before.tokens_per_step)
+    def planned(self) -> list[PlannedGrowth]:
+        return self.prepared.planned
 
 
 def make_preview(request: TrainRequest, narrator: Narrator) -> Preview:
@@ -77,12 +65,11 @@ def make_preview(request: TrainRequest, narrator: Narrator) -> Preview:
 
     device = resolve_device(request.device)
     set_deterministic(request.deterministic)
-    job = plan_run(request)
     fake = FakeTensorMode()
-    prepared = prepare(job, device, narrator, fake=fake)
-    resumes_at = _resumes_at(job, prepared)
-    _check_writable(job)
-    job, recipe, setting = prepared.job, prepared.job.recipe, prepared.setting
+    prepared = prepare(plan_run(request), device, narrator, fake=fake)
+    job, recipe, setting, start = prepared.job, prepared.job.recipe, prepared.setting, prepared.start
+    resumes_at = _resumes_at(job, setting.dataset)
+    _check_writable(job.run.path)
     batch = setting.dataset.batches(
         "train", batch_size=recipe.train.batch_size, seed=recipe.train.seed, device=setting.device
     ).at(job.first + 1)
@@ -91,30 +78,20 @@ def make_preview(request: TrainRequest, narrator: Narrator) -> Preview:
     def take(start: Start) -> Footprint:
         return footprint(start, recipe, batch, device=device, precision=job.precision, data_bytes=data_bytes, fake=fake)
 
-    before = after = take(prepared.start)
-    planned = stages(prepared.growth_schedule, before.architecture)
-    if planned:
-        architecture = planned[-1].kept
+    before = after = take(start)
+    if prepared.planned:
+        architecture = prepared.planned[-1].kept
         with fake:
             tensors = {name: torch.empty(shape) for name, shape in tensor_shapes(architecture).items()}
-        after = take(Start(architecture, tensors, before.moments, {}, planned[-1].start, 1.0, Ledger()))
-    preview = Preview(
-        prepared=prepared,
-        device=device,
-        measured=measures_precision(job, device),
-        resumes_at=resumes_at,
-        planned=planned,
-        before=before,
-        after=after,
-    )
-    if preview.space.shortage is not None and job.final is None:
-        narrator.warn(preview.space.shortage)
-    return preview
+        after = take(replace(start, architecture=architecture, tensors=tensors))
+    if prepared.space.shortage is not None and job.finished is None:
+        narrator.warn(prepared.space.shortage)
+    return Preview(prepared, device, measures_precision(job, device), resumes_at, before, after)
 
 
-def _resumes_at(job: Job, prepared: Prepared) -> int | None:
+def _resumes_at(job: Job, dataset: Dataset) -> int | None:
     """The step from which a run that is in the folder already would go on; None for a new one."""
-    if job.held is None:
+    if job.recorded is None:
         return None
     if (job.run.path / ".lock").exists():
         with job.run.lock():  # refuses if another process trains there
@@ -123,57 +100,88 @@ def _resumes_at(job: Job, prepared: Prepared) -> int | None:
     if newest is None:
         return job.first
     state = read_state(newest)
-    refuse_changed_data(prepared.setting.dataset, state, job.run.path)
+    refuse_changed_data(dataset, state, job.run.path)
     return state.step
 
 
-def _existing(job: Job) -> Path:
-    path = job.run.path.absolute()
-    return next(place for place in (path, *path.parents) if place.exists())
-
-
-def _check_writable(job: Job) -> None:
-    place = _existing(job)
+def _check_writable(path: Path) -> None:
+    place = next(place for place in (path.absolute(), *path.absolute().parents) if place.exists())
     if not os.access(place, os.W_OK | os.X_OK):
-        raise StorageError(
-            f"cannot write {str(job.run.path)!r}: {str(place)!r} is read-only; choose another folder with --out"
-        )
+        raise StorageError(f"cannot write {str(path)!r}: {str(place)!r} is read-only; choose another folder with --out")
+
+
+def _run_flops(preview: Preview) -> int:
+    """FLOPs of all steps of the run, each growth being kept from its first step on."""
+    job, architecture = preview.prepared.job, preview.before.architecture
+    total, first = 0, job.first
+    for growth in preview.planned:
+        total += (growth.start - first) * training_flops_per_token(growth.before)
+        first, architecture = growth.start, growth.kept
+    return preview.before.tokens_per_step * (total + (job.last - first) * training_flops_per_token(architecture))
+
+
+def _trial_flops(preview: Preview) -> int:
+    """FLOPs beside the run: the ungrown twin of each trial whose rule needs one, and candidates that are not kept."""
+    total = 0
+    for growth in preview.planned:
+        twin = [growth.before] if RULES[growth.entry.trial.rule].trains_twin else []
+        total += growth.entry.trial.steps * sum(map(training_flops_per_token, (*twin, *growth.after[1:])))
+    return preview.before.tokens_per_step * total
 
 
 def facts(preview: Preview) -> Iterator[tuple[str, str]]:
     """Names and words: where, how long, how fast, on what, with which keys."""
-    job, schedule = preview.job, preview.prepared.schedule
-    train = job.recipe.train
+    job, space, tokens = preview.prepared.job, preview.prepared.space, preview.before.tokens_per_step
+    state = "new" if preview.resumes_at is None else f"holds this run, which would go on from step {preview.resumes_at}"
+    if job.finished is not None:
+        state = f"already finished: holds step {job.last}"
     yield "dry run", "nothing is trained, no run is written"
-    yield "run folder", f"{job.run.path.as_posix()}, {_state(preview)}"
+    yield "run folder", f"{job.run.path.as_posix()}, {state}"
     yield "steps", f"{job.first + 1}-{job.last}"
-    tokens = preview.before.tokens_per_step
     yield "tokens", f"{format_count(tokens)} per step, {format_count(tokens * (job.last - job.first))} in the run"
     kept = ", if every growth is kept from its earliest step on" if preview.planned else ""
-    trials = f"; its trials {format_flops(preview.trial_flops)} in addition" if preview.planned else ""
-    yield "FLOPs", f"{format_flops(preview.flops)} in the run{kept}{trials}"
+    trials = f"; its trials {format_flops(_trial_flops(preview))} in addition" if preview.planned else ""
+    yield "FLOPs", f"{format_flops(_run_flops(preview))} in the run{kept}{trials}"
     measured = "measured at the start of the run, counted as fp32 below"
     yield "precision", measured if preview.measured else job.precision
-    yield "learning rate", schedule_line(schedule, train.lr, first=job.first, last=job.last)
-    for number, stage in enumerate(preview.planned, start=1):
-        yield f"growth {number}", stage.line()
+    yield "learning rate", schedule_line(preview.prepared.schedule, job.recipe.train.lr, first=job.first, last=job.last)
+    for number, growth in enumerate(preview.planned, start=1):
+        yield f"growth {number}", _growth_line(growth)
     beside = ", those of a trial beside them" if preview.planned else ""
     yield (
         "disk",
-        f"{format_bytes(preview.space.total)} for {preview.space.counted} at once{beside}; "
-        f"{format_bytes(preview.space.free)} free",
+        f"{format_bytes(space.total)} for {space.counted} at once{beside}; {format_bytes(space.free)} free",
     )
     for number, (source, values) in enumerate(_set_keys(job.resolved).items()):
         yield "" if number else "recipe", f"{', '.join(values)} ({source})"
     yield "memory leaves out", LEFT_OUT
 
 
-def _state(preview: Preview) -> str:
-    if preview.job.final is not None:
-        return f"already finished: holds step {preview.job.last}"
-    if preview.resumes_at is None:
-        return "new"
-    return f"holds this run, which would go on from step {preview.resumes_at}"
+def _growth_line(growth: PlannedGrowth) -> str:
+    entry = growth.entry
+    when = (
+        f"when {entry.patience} evaluations bring no new best, from step {growth.start} on"
+        if entry.at == "plateau"
+        else f"at step {entry.at}"
+    )
+    depths = dict.fromkeys(grown.num_layers for grown in growth.after)
+    tried = " | ".join(_in_words(request, len(growth.before.blocks)) for request in growth.requests)
+    several = f"{len(growth.requests)} candidates: " if len(growth.requests) > 1 else ""
+    return (
+        f"{when}: {growth.before.num_layers} -> {' or '.join(map(str, depths))} layers, {several}{tried}; "
+        f"{RULES[entry.trial.rule].plan(entry)}"
+    )
+
+
+def _in_words(request: GrowthRequest, num_blocks: int) -> str:
+    places = resolve_positions(request.position, num_blocks, request.pairs)
+    position = f"{request.position} ({describe_positions(places, num_blocks)})"
+    if request.method != "pair":
+        return f"{2 * request.pairs} layers by method {request.method}, {position}"
+    kinds = "/".join(dict.fromkeys(request.kinds))
+    plural = "" if request.pairs == 1 else "s"
+    scale = "" if request.scale == 1.0 else f", scale {request.scale:g}"
+    return f"{request.pairs} {kinds} pair{plural}, {position}, source {request.source or 'auto'}{scale}"
 
 
 def _set_keys(resolved: Resolved) -> dict[str, list[str]]:
@@ -190,7 +198,7 @@ def _set_keys(resolved: Resolved) -> dict[str, list[str]]:
 def figures(preview: Preview) -> Iterator[list[str]]:
     """Rows of name, figure at the start and, if the run grows, figure afterwards."""
     models = [preview.before, *([preview.after] if preview.planned else [])]
-    examples = microbatch_size(preview.job.recipe)
+    examples = microbatch_size(preview.prepared.job.recipe)
     yield ["layers", *(str(model.architecture.num_layers) for model in models)]
     yield ["parameters", *(format_count(model.parameters) for model in models)]
     yield ["FLOP per step", *(format_flops(model.flops_per_step) for model in models)]
@@ -202,21 +210,21 @@ def figures(preview: Preview) -> Iterator[list[str]]:
         "data": "data_bytes",
         f"memory on {preview.device.type}, at least": "total_bytes",
     }.items():
-        yield [name, *(format_bytes(model.memory.document()[key]) for model in models)]
-    yield ["checkpoint", *(format_bytes(size) for size in preview.space.checkpoints[: len(models)])]
+        yield [name, *(format_bytes(model.memory[key]) for model in models)]
+    yield ["checkpoint", *(format_bytes(size) for size in preview.prepared.space.checkpoints[: len(models)])]
 
 
 def preview_document(preview: Preview) -> dict[str, Any]:
     """The JSON of `train --dry-run`."""
-    job, before, after = preview.job, preview.before, preview.after
+    prepared, before, after = preview.prepared, preview.before, preview.after
+    job, space = prepared.job, prepared.space
     steps, train = job.last - job.first, job.recipe.train
-    states = {True: "finished", False: "new" if preview.resumes_at is None else "resumes"}
-    rates = phases(preview.prepared.schedule, train.lr, first=job.first, last=job.last)
+    rates = phases(prepared.schedule, train.lr, first=job.first, last=job.last)
     return {
         "schema": 1,
         "dry_run": True,
         "run": job.run.path.as_posix(),
-        "state": states[job.final is not None],
+        "state": "finished" if job.finished is not None else "new" if preview.resumes_at is None else "resumes",
         "resumes_at_step": preview.resumes_at,
         "first_step": job.first + 1,
         "last_step": job.last,
@@ -231,19 +239,37 @@ def preview_document(preview: Preview) -> dict[str, Any]:
         "tokens": before.tokens_per_step * steps,
         "flops_per_step": before.flops_per_step,
         "flops_per_step_after_growth": after.flops_per_step,
-        "flops": preview.flops,
-        "trial_flops": preview.trial_flops,
+        "flops": _run_flops(preview),
+        "trial_flops": _trial_flops(preview),
         "piece_examples": microbatch_size(job.recipe),
-        "memory": before.memory.document(),
-        "memory_after_growth": after.memory.document(),
+        "memory": before.memory,
+        "memory_after_growth": after.memory,
         "memory_leaves_out": LEFT_OUT,
-        "checkpoint_bytes": preview.space.checkpoints[0],
-        "checkpoint_bytes_after_growth": preview.space.checkpoints[1],
-        "checkpoints_at_once": preview.space.kept_at_once,
-        "disk_bytes": preview.space.total,
-        "free_bytes": preview.space.free,
+        "checkpoint_bytes": space.checkpoints[0],
+        "checkpoint_bytes_after_growth": space.checkpoints[1],
+        "checkpoints_at_once": space.kept_at_once,
+        "disk_bytes": space.total,
+        "free_bytes": space.free,
         "learning_rate": [vars(phase) for phase in rates],
-        "growth": [stage.document() for stage in preview.planned],
+        "growth": list(map(_growth_document, preview.planned)),
         "recipe": job.recipe.model_dump(mode="json"),
         "sources": dict(job.resolved.sources),
+    }
+
+
+def _growth_document(growth: PlannedGrowth) -> dict[str, Any]:
+    return {
+        "at": growth.entry.at,
+        "earliest_step": growth.start,
+        "patience_evaluations": growth.entry.patience if growth.entry.at == "plateau" else None,
+        "trial_steps": growth.entry.trial.steps,
+        "rule": growth.entry.trial.rule,
+        "epsilon_nats": growth.entry.trial.epsilon,
+        "margin_nats": growth.entry.trial.margin,
+        "on_reject": shorten_entry(growth.entry.model_dump())["on_reject"],
+        "layers_before": growth.before.num_layers,
+        "candidates": [
+            asdict(request) | {"kinds": list(request.kinds), "layers_after": grown.num_layers}
+            for request, grown in zip(growth.requests, growth.after, strict=True)
+        ],
     }

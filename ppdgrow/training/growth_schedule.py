@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from ppdgrow.config.architecture import Architecture
 from ppdgrow.config.growth import Candidate, GrowthConfig
 from ppdgrow.errors import ConfigError
-from ppdgrow.surgery import GrowthRequest, plan_growth
+from ppdgrow.surgery import GrowthRequest, plan_growth, untie
 from ppdgrow.training.acceptance import RULES
 
 
@@ -85,25 +85,37 @@ def requests_of(entry: GrowthConfig) -> tuple[GrowthRequest, ...]:
 
 def _request(entry: GrowthConfig, candidate: Candidate) -> GrowthRequest:
     own = candidate.model_dump(exclude_none=True)
-    kinds = own.get("pair", entry.pair)
     listed = own["position"].count(",") + 1 if own.get("position", "")[:1].isdigit() else len(own.get("pair", ()))
-    return GrowthRequest(
-        kinds=kinds,
-        pairs=own.get("pairs", max(entry.pairs, listed)),
-        position=own.get("position", entry.position),
-        source=own.get("source", entry.source),
-        scale=own.get("scale", entry.scale),
-        method=own.get("method", entry.method),
-        moments=own.get("moments", entry.moments),
-    )
+    others = {key: own.get(key, getattr(entry, key)) for key in ("position", "source", "scale", "method", "moments")}
+    return GrowthRequest(kinds=own.get("pair", entry.pair), pairs=own.get("pairs", max(entry.pairs, listed)), **others)
 
 
-def check_growth_schedule(growth_schedule: GrowthSchedule, architecture: Architecture) -> None:
-    """Refuse growths for which the run has no room, or that would not fit the model if all before were kept.
+@dataclass(frozen=True)
+class PlannedGrowth:
+    """A growth of a run, all earlier ones being kept: from `before` at step `start`, at the earliest, to `after`.
+
+    `after` has the architecture of each candidate, its pairs untied as the first step of a trial does.
+    """
+
+    entry: GrowthConfig
+    start: int
+    before: Architecture
+    requests: tuple[GrowthRequest, ...]
+    after: tuple[Architecture, ...]
+
+    @property
+    def kept(self) -> Architecture:
+        """The model if this growth is kept; of several candidates, the first."""
+        return self.after[0]
+
+
+def planned_growths(growth_schedule: GrowthSchedule, architecture: Architecture) -> list[PlannedGrowth]:
+    """The growths of a run, as if each were kept; those at a plateau at the earliest.
 
     Raises:
-        ConfigError: names the entry, what was found and what was expected.
+        ConfigError: the run has no room for one, or it would not fit the model; names the entry.
     """
+    planned: list[PlannedGrowth] = []
     free_from = growth_schedule.first
     for index, entry in enumerate(growth_schedule.entries):
         where = f"growth[{index}]"
@@ -118,13 +130,15 @@ def check_growth_schedule(growth_schedule: GrowthSchedule, architecture: Archite
                 f"{where} needs {entry.trial.steps} steps for its trial, from step {start} at the earliest, but the "
                 f"run ends at step {growth_schedule.last}: grow earlier, shorten trial.steps, or set more --steps"
             )
-        grown = architecture
-        for request in reversed(requests_of(entry)):
-            try:
-                grown = plan_growth(architecture, request, step=max(1, start)).architecture
-            except ConfigError as error:
-                raise ConfigError(f"{where}: {str(error).replace('--', '')}") from None  # keys here, not flags
-        architecture = grown
+        requests = requests_of(entry)
+        try:
+            plans = [plan_growth(architecture, request, step=max(1, start)) for request in requests]
+        except ConfigError as error:
+            raise ConfigError(f"{where}: {str(error).replace('--', '')}") from None  # keys here, not flags
+        after = tuple(untie(plan.architecture, {}, {})[0] for plan in plans)
+        planned.append(PlannedGrowth(entry, start, architecture, requests, after))
+        architecture = after[0]
+    return planned
 
 
 def check_examples(growth_schedule: GrowthSchedule, examples: int) -> None:

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from ppdgrow.accounting import count_parameters, flops_per_token, half_steps
 from ppdgrow.checkpoint.events import Event
 from ppdgrow.config.architecture import Architecture
 from ppdgrow.config.state import TrainerState
 from ppdgrow.console.page import plain
+from ppdgrow.nn.cost import count_parameters, flops_per_token, half_steps
 
 
 def model_card(

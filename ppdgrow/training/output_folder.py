@@ -1,19 +1,72 @@
-"""Output folders: never written into unless empty, or holding the very run that is asked for."""
+"""Output folders: how they are named, and that none is written into unless it is empty or holds the run asked for."""
 
 from __future__ import annotations
 
+import hashlib
+import json
+import os
+import re
 import unicodedata
 from pathlib import Path
+from typing import Any
 
 from ppdgrow.checkpoint import RunFolder, read_checkpoint, read_state
 from ppdgrow.checkpoint.events import TrainEvent, by_hand, read_events
-from ppdgrow.config.schema import Recipe
-from ppdgrow.data import open_dataset
+from ppdgrow.config.kinds import DATA_NAMES
+from ppdgrow.config.schema import DataConfig, Recipe, flatten
+from ppdgrow.data import canonical_name, open_dataset
 from ppdgrow.errors import ConfigError
 from ppdgrow.training.context import Parent, changed_splits, resolved_recipe, task_of
-from ppdgrow.training.recipe import LENGTH, data_place, differing_keys
+from ppdgrow.training.recipe import LENGTH, NOT_IDENTITY, differing_keys
 
 WAY_OUT = "choose another --out"
+# The end of a folder's name that was not chosen by a person: 8 digits alone may be a date.
+_AUTOMATIC = re.compile(r"(.)-(?:grown|trained|removed)-[0-9a-f]{8}$|(-(?:coupled|residual)-\d+)-[0-9a-f]{8}$")
+
+
+def default_folder(parent: Parent | None, recipe: Recipe) -> Path:
+    """The output folder of a `train` without `--out`: named after the parent or the recipe.
+
+    The name ends in a digest of the recipe and of the parent, so that a repeated command finds its own folder and
+    another one never does.
+    """
+    identity = {key: value for key, value in flatten(recipe.model_dump()).items() if key not in NOT_IDENTITY}
+    identity["data.name"] = _data_place(recipe.data)
+    if parent is not None:
+        return sibling(parent, "trained", identity | {"parent_sha256": parent.digest})
+    model = recipe.model
+    own = recipe.data.name not in DATA_NAMES
+    name = (Path(recipe.data.name).resolve().stem.lstrip(".") or "data") if own else recipe.data.name
+    return Path("runs") / f"{name}-{model.family}-{model.stream}-{model.layers}-{_digest(identity)}"
+
+
+def _data_place(data: DataConfig) -> str:
+    """One spelling of `data.name` for all that lead to one place: from the current folder, links followed."""
+    try:
+        path = Path(data.name).expanduser()
+        own = data.name not in DATA_NAMES and path.exists()
+        return canonical_name(os.path.relpath(path.resolve())) if own else data.name
+    except (OSError, ValueError, RuntimeError):
+        return data.name  # opening it will say what is wrong
+
+
+def _digest(values: dict[str, Any]) -> str:
+    """A short stable digest of plain values. Paths of parents do not count."""
+    counted = {key: value for key, value in values.items() if key != "parent"}
+    return hashlib.sha256(json.dumps(counted, sort_keys=True).encode()).hexdigest()[:8]
+
+
+def sibling(parent: Parent, done: str, values: dict[str, Any]) -> Path:
+    """A folder beside the parent's run, named after it, what was done to it, and a digest of how.
+
+    `runs/shallow` gives `runs/shallow-grown-1a2b3c4d`; what an automatic name of the parent ends in gives way, so that
+    names do not grow with the lineage.
+    """
+    path = parent.run.path
+    if path.name in ("", ".."):
+        path = path.resolve()
+    stem = _AUTOMATIC.sub(r"\1\2", path.name)
+    return path.parent / f"{stem}-{done}-{_digest(values)}"
 
 
 def check_place(run: RunFolder, parent: Parent | None) -> None:
@@ -31,22 +84,22 @@ def check_place(run: RunFolder, parent: Parent | None) -> None:
     except OSError as error:
         raise ConfigError(f"{where} cannot be made ({error.strerror or error}): {WAY_OUT}") from None
     if file is not None:
-        raise ConfigError(f"{where}: {str(file)!r} is a file; choose another --out")
+        raise ConfigError(f"{where}: {str(file)!r} is a file; {WAY_OUT}")
     if run.path.is_symlink() and not run.path.exists():
-        raise ConfigError(f"{where} is a link to nothing: choose another --out")
+        raise ConfigError(f"{where} is a link to nothing: {WAY_OUT}")
     resolved = run.path.resolve()
     if Path.cwd().is_relative_to(resolved):
         raise ConfigError(f"{where} is the current folder or holds it: choose a folder in it with --out")
     if parent is not None and resolved.is_relative_to(parent.run.path.resolve()):
-        raise ConfigError(f"{where} is the input or in it, which is never written to: choose another --out")
+        raise ConfigError(f"{where} is the input or in it, which is never written to: {WAY_OUT}")
 
 
-def holds_something(run: RunFolder) -> bool:
+def is_occupied(run: RunFolder) -> bool:
     """Whether the folder exists and is not empty (a lock file does not count)."""
     return run.path.is_dir() and any(entry.name != ".lock" for entry in run.path.iterdir())
 
 
-def same_run(run: RunFolder, asked: Recipe, parent: Parent | None, resume: str) -> Recipe:
+def recorded_recipe(run: RunFolder, asked: Recipe, parent: Parent | None, resume: str) -> Recipe:
     """The recipe recorded in the folder, if it is that of the run asked for, of whatever length.
 
     Raises:
@@ -80,7 +133,7 @@ def same_run(run: RunFolder, asked: Recipe, parent: Parent | None, resume: str) 
 
 def _same_data(run: RunFolder, recorded: Recipe, asked: Recipe, *, look: bool) -> bool:
     """Whether two names of data lead to one place or, if it is worth a `look`, to the content that the run knows."""
-    if data_place(recorded.data) == data_place(asked.data):
+    if _data_place(recorded.data) == _data_place(asked.data):
         return True
     newest = run.newest_valid() if look else None
     if newest is None:
@@ -91,7 +144,7 @@ def _same_data(run: RunFolder, recorded: Recipe, asked: Recipe, *, look: bool) -
     return changed_splits(dataset, checkpoint.state) is None
 
 
-def finished(run: RunFolder, last: int) -> Path | None:
+def finished_checkpoint(run: RunFolder, last: int) -> Path | None:
     """The final checkpoint of a finished run: valid, at the last step, and evaluated; else None."""
     newest = run.newest_valid()
     done = newest == run.checkpoint_path(last) and read_state(newest).validation is not None

@@ -1,31 +1,35 @@
-"""What happens between a `train` command and its first step, for a run and for its dry run: nothing is written here.
+"""From a `train` command to its first step, in the order in which things happen, for a run and for its dry run.
 
-Each refusal of a run before its first step is made here, so that the dry run makes it too.
+`plan_run` loads the parent, resolves the recipe, and chooses and checks the folder; `prepare` opens the data, builds
+the model, plans the growth and checks the space. Each refusal of a run before its first step is made here, so that the
+dry run makes it too. Nothing is written.
 """
 
 from __future__ import annotations
 
 import shlex
 from collections.abc import Iterator, Sequence
+from contextlib import nullcontext
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING
 
 import torch
 from torch import Tensor
 
-from ppdgrow.accounting import count_parameters, flops_per_token
 from ppdgrow.checkpoint import RunFolder, read_state
-from ppdgrow.config.load import Layer, Resolved
+from ppdgrow.config.load import Resolved
+from ppdgrow.config.requests import TrainRequest
 from ppdgrow.config.schema import Recipe
 from ppdgrow.console import Narrator, format_count, format_flops
-from ppdgrow.data import Dataset, open_dataset
+from ppdgrow.data import open_dataset
 from ppdgrow.engine.device import AUTO_MIN_WIDTH, Precision, choose_precision
 from ppdgrow.engine.evaluate import BatchLike
-from ppdgrow.errors import ConfigError
+from ppdgrow.errors import ConfigError, StorageError
+from ppdgrow.nn.cost import count_parameters, flops_per_token
 from ppdgrow.nn.model import Model, build_model
-from ppdgrow.optim.adamw import NamedAdamW
-from ppdgrow.optim.schedule import Schedule, make_schedule
+from ppdgrow.optim.optimizer import NamedOptimizer
+from ppdgrow.optim.schedule import Schedule, make_schedule, phases
 from ppdgrow.training.context import (
     Parent,
     Setting,
@@ -35,11 +39,17 @@ from ppdgrow.training.context import (
     task_of,
     warn_of_changes,
 )
-from ppdgrow.training.disk_space import Space, space_of
-from ppdgrow.training.growth_schedule import GrowthSchedule, check_examples, check_growth_schedule
-from ppdgrow.training.outlook import phases
-from ppdgrow.training.output_folder import WAY_OUT, check_place, finished, holds_something, same_run
-from ppdgrow.training.recipe import default_folder, differing_keys, resolve_training, unused_keys
+from ppdgrow.training.growth_schedule import GrowthSchedule, PlannedGrowth, check_examples, planned_growths
+from ppdgrow.training.output_folder import (
+    WAY_OUT,
+    check_place,
+    default_folder,
+    finished_checkpoint,
+    is_occupied,
+    recorded_recipe,
+)
+from ppdgrow.training.recipe import differing_keys, resolve_training, unused_keys
+from ppdgrow.training.resources import Space, disk_space
 from ppdgrow.training.start import Start, first_start
 from ppdgrow.training.trainer import make_optimizer
 
@@ -50,22 +60,10 @@ CPU = torch.device("cpu")
 
 
 @dataclass(frozen=True)
-class TrainRequest:
-    """What a user asks of `train`. `layers` are recipe values in rising precedence."""
-
-    layers: Sequence[Layer] = ()
-    checkpoint: Path | None = None
-    out: Path | None = None
-    device: str = "auto"
-    resume: Literal["auto", "never"] = "auto"
-    deterministic: bool = False
-
-
-@dataclass(frozen=True)
 class Job:
     """One run, resolved but for its data: steps `first + 1 .. last` in a folder.
 
-    `held` is the recipe by which the folder holds this run already, `final` its last checkpoint if it is finished.
+    `recorded` is the recipe by which the folder holds this run already, `finished` its last checkpoint if it is done.
     """
 
     parent: Parent | None
@@ -73,12 +71,11 @@ class Job:
     run: RunFolder
     first: int
     last: int
-    held: Recipe | None
-    final: Path | None
+    recorded: Recipe | None = None
+    finished: Path | None = None
 
     @property
     def recipe(self) -> Recipe:
-        """The run's recipe."""
         return self.resolved.recipe
 
     @property
@@ -100,13 +97,13 @@ def plan_run(request: TrainRequest) -> Job:
     first = 0 if parent is None else parent.step
     last = first + resolved.recipe.train.steps
     check_place(run, parent)
-    if not holds_something(run):
-        return Job(parent, resolved, run, first, last, held=None, final=None)
-    held = same_run(run, resolved.recipe, parent, request.resume)
+    if not is_occupied(run):
+        return Job(parent, resolved, run, first, last)
+    recorded = recorded_recipe(run, resolved.recipe, parent, request.resume)
     if resolved.recipe.train.precision == "auto":
-        resolved = resolved.replace({"train.precision": held.train.precision}, "run")
-    job = Job(parent, resolved, run, first, last, held, final=None)
-    return job if check_length(job) else replace(job, final=finished(run, last))
+        resolved = resolved.replace({"train.precision": recorded.train.precision}, "run")
+    job = Job(parent, resolved, run, first, last, recorded)
+    return job if check_length(job) else replace(job, finished=finished_checkpoint(run, last))
 
 
 def check_length(job: Job) -> list[str]:
@@ -115,20 +112,20 @@ def check_length(job: Job) -> list[str]:
     Raises:
         ConfigError: then it would not be, to the bit, the run that is asked for.
     """
-    assert job.held is not None
-    changes = differing_keys(job.held, job.recipe, job.parent)
+    assert job.recorded is not None
+    changes = [line for lines in differing_keys(job.recorded, job.recipe, job.parent).values() for line in lines]
     if not changes:
         return []
-    planned = job.first + job.held.train.steps
+    planned = job.first + job.recorded.train.steps
     newest = job.run.newest_valid()
     step = job.first if newest is None else read_state(newest).step
     initial = 0.0 if job.parent is None else job.parent.checkpoint.state.lr_factor
-    before, _ = make_schedule(job.held.train, first=job.first, last=planned, initial=initial)
+    before, _ = make_schedule(job.recorded.train, first=job.first, last=planned, initial=initial)
     after, _ = make_schedule(job.recipe.train, first=job.first, last=job.last, initial=initial)
     other = next((past for past in range(job.first + 1, step + 1) if before.factor(past) != after.factor(past)), None)
     command = f"ppdgrow train {shlex.quote(str(job.run.path))} --steps"
     way_out = f"finish it as it was begun and go on with {command} N, or {WAY_OUT}"
-    if finished(job.run, planned) is not None:
+    if finished_checkpoint(job.run, planned) is not None:
         reason = f"is finished at step {planned}"
         way_out = f"go on from it with {command} {job.last - planned}, or {WAY_OUT}" if job.last > planned else WAY_OUT
     elif step > job.last:
@@ -138,9 +135,9 @@ def check_length(job: Job) -> list[str]:
     elif other is not None:
         reason = f"stands at step {step}, and had another learning rate from step {other} on"
     else:
-        return [line for lines in changes.values() for line in lines]
-    told = "; ".join(line for lines in changes.values() for line in lines)
-    raise ConfigError(f"the output folder {str(job.run.path)!r} holds this run ({told}), which {reason}: {way_out}")
+        return changes
+    where = f"the output folder {str(job.run.path)!r}"
+    raise ConfigError(f"{where} holds this run ({'; '.join(changes)}), which {reason}: {way_out}")
 
 
 @dataclass(frozen=True)
@@ -151,6 +148,7 @@ class Prepared:
     start: Start
     model: Model
     growth_schedule: GrowthSchedule
+    planned: list[PlannedGrowth]
     schedule: Schedule
     setting: Setting
     evaluation: Sequence[BatchLike]
@@ -158,7 +156,7 @@ class Prepared:
 
 
 def prepare(job: Job, device: torch.device, narrator: Narrator, *, fake: FakeTensorMode | None = None) -> Prepared:
-    """Open the data, build the model, and say what they are.
+    """Open the data, build the model, plan the growth, check the space, and say what they are.
 
     Args:
         job: from `plan_run`.
@@ -170,67 +168,51 @@ def prepare(job: Job, device: torch.device, narrator: Narrator, *, fake: FakeTen
         PPDGrowError: whatever stands in the way of the first step.
     """
     recipe, parent = job.recipe, job.parent
+    data_device = device if fake is None else CPU
     dataset = open_dataset(recipe.data, task_of(recipe), None if parent is None else parent.checkpoint.tokenizer)
     dataset.report = narrator.now
     if parent is not None:
         check_input(dataset, parent)
-    start = _start(job, dataset, fake)
+    input_spec_of(dataset, recipe.model)  # what the data reads for it must not become fake
+    with fake or nullcontext():
+        start = first_start(parent if fake is None or parent is None else _faked(parent, fake), recipe, dataset)
     growth_schedule = GrowthSchedule(recipe.growth, job.first, job.last, recipe.train.eval_every)
-    check_growth_schedule(growth_schedule, start.architecture)
+    planned = planned_growths(growth_schedule, start.architecture)
     schedule, notes = make_schedule(recipe.train, first=job.first, last=job.last, initial=start.lr_factor)
     notes = [*unused_keys(job.resolved, dataset), *notes, *_rewarming(job, schedule)]
-    model, _ = build(start, recipe, device, fake)  # each trainer makes an optimizer of its own, with a state of its own
-    data_device = device if fake is None else CPU
+    with fake or nullcontext():
+        model = build_model(start.architecture, start.tensors, device)
+        notes += _restarting(make_optimizer(model, start, recipe.train))  # each trainer makes one of its own
     dataset.batches("train", batch_size=recipe.train.batch_size, seed=recipe.train.seed, device=data_device)
-    narrator.now("measuring the precision" if measures_precision(job, device) else "preparing the first step")
-    job = _resolve_precision(job, model, dataset, device, fake)
+    measured = measures_precision(job, device)
+    narrator.now("measuring the precision" if measured else "preparing the first step")
+    if recipe.train.precision == "auto" and not (measured and fake):
+        batch = dataset.batches("train", batch_size=2, seed=0, device=data_device).at(1)
+        precision, why = choose_precision(model, batch.inputs, recipe.model.width, device)
+        job = replace(job, resolved=job.resolved.replace({"train.precision": precision}, why))
     setting = Setting(data_device, job.precision, dataset, job.recipe)
     evaluation = setting.evaluation()
     examples = sum(len(batch.targets) for batch in evaluation)
     check_examples(growth_schedule, examples)
-    space = space_of(job.run, job.recipe, start, growth_schedule, dataset, examples, device)
-    if fake is None:
-        space.check()
+    space = disk_space(job.run, job.recipe, start, planned, dataset, examples=examples, device=device)
+    if fake is None and space.shortage is not None:
+        raise StorageError(f"the run {str(job.run.path)!r} does not fit: {space.shortage}")
     # Said when nothing stands in the way any more: what is refused is refused in one line.
     place = [] if fake is not None else [f"run folder {job.run.path.as_posix()}, steps {job.first + 1} to {job.last}"]
     for note in (*place, *notes, *_introduction(job, start, setting, device)):
         narrator.say(note)
     warn_of_changes(dataset, parent, narrator)
-    return Prepared(job, start, model, growth_schedule, schedule, setting, evaluation, space)
+    return Prepared(job, start, model, growth_schedule, planned, schedule, setting, evaluation, space)
 
 
-def build(start: Start, recipe: Recipe, device: torch.device, fake: FakeTensorMode | None) -> tuple[Model, NamedAdamW]:
-    """The model of a start and its optimizer; without memory if `fake`.
-
-    Raises:
-        ConfigError: only pairs are to be trained and there are none.
-        InvalidInputError: weights or optimizer state do not fit.
-    """
-    if fake is None:
-        model = build_model(start.architecture, start.tensors, device)
-        return model, make_optimizer(model, start, recipe.train)
-    with fake:
-        model = build_model(start.architecture, start.tensors, device)
-        return model, make_optimizer(model, start, recipe.train)
-
-
-def _start(job: Job, dataset: Dataset, fake: FakeTensorMode | None) -> Start:
-    """The first start; if `fake`, of tensors that have a shape and no memory."""
-    if fake is None:
-        return first_start(job.parent, job.recipe, dataset)
-    input_spec_of(dataset, job.recipe.model)  # what the data reads for it must not become fake
-    parent = job.parent
-    if parent is not None:
-        with fake:
-            old = parent.checkpoint
-            tensors: dict[str, Tensor] = {name: fake.from_tensor(tensor) for name, tensor in old.tensors.items()}
-            moments: dict[str, dict[str, Tensor]] = {
-                name: {key: fake.from_tensor(tensor) for key, tensor in state.items()}
-                for name, state in old.moments.items()
-            }
-        parent = replace(parent, checkpoint=replace(old, tensors=tensors, moments=moments))
-    with fake:
-        return first_start(parent, job.recipe, dataset)
+def _faked(parent: Parent, fake: FakeTensorMode) -> Parent:
+    """The parent with tensors that have a shape and no memory."""
+    old = parent.checkpoint
+    tensors: dict[str, Tensor] = {name: fake.from_tensor(tensor) for name, tensor in old.tensors.items()}
+    moments: dict[str, dict[str, Tensor]] = {
+        name: {key: fake.from_tensor(tensor) for key, tensor in state.items()} for name, state in old.moments.items()
+    }
+    return replace(parent, checkpoint=replace(old, tensors=tensors, moments=moments))
 
 
 def _rewarming(job: Job, schedule: Schedule) -> Iterator[str]:
@@ -244,19 +226,17 @@ def _rewarming(job: Job, schedule: Schedule) -> Iterator[str]:
         )
 
 
+def _restarting(optimizer: NamedOptimizer) -> Iterator[str]:
+    if optimizer.restarted:
+        yield (
+            f"train.optimizer {optimizer.config.optimizer}: {len(optimizer.restarted)} of {len(optimizer.parameters)} "
+            "parameters start with fresh optimizer state, as another optimizer kept that of the checkpoint"
+        )
+
+
 def measures_precision(job: Job, device: torch.device) -> bool:
     """Whether a run's precision is decided by a measurement at its start."""
     return job.recipe.train.precision == "auto" and device.type == "cpu" and job.recipe.model.width >= AUTO_MIN_WIDTH
-
-
-def _resolve_precision(
-    job: Job, model: Model, dataset: Dataset, device: torch.device, fake: FakeTensorMode | None
-) -> Job:
-    if job.recipe.train.precision != "auto" or (fake is not None and measures_precision(job, device)):
-        return job
-    batches = dataset.batches("train", batch_size=2, seed=0, device=device if fake is None else CPU)
-    precision, why = choose_precision(model, batches.at(1).inputs, job.recipe.model.width, device)
-    return replace(job, resolved=job.resolved.replace({"train.precision": precision}, why))
 
 
 def _introduction(job: Job, start: Start, setting: Setting, device: torch.device) -> tuple[str, str]:

@@ -7,7 +7,6 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from ppdgrow.accounting import count_parameters
 from ppdgrow.checkpoint import (
     Checkpoint,
     RunFolder,
@@ -22,6 +21,7 @@ from ppdgrow.checkpoint.events import growth_entries, read_events
 from ppdgrow.config.state import TrainerState
 from ppdgrow.engine.device import rng_state
 from ppdgrow.engine.loop import Engine, MetricsLine
+from ppdgrow.nn.cost import count_parameters
 from ppdgrow.training.context import RunContext
 
 TRAIN_LOSS_STEPS = 50

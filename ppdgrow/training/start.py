@@ -8,13 +8,7 @@ from pathlib import Path
 
 from torch import Tensor
 
-from ppdgrow.checkpoint import (
-    Checkpoint,
-    RunFolder,
-    lines_up_to,
-    read_checkpoint,
-    truncate_metrics,
-)
+from ppdgrow.checkpoint import Checkpoint, RunFolder, lines_up_to, read_checkpoint, truncate_metrics
 from ppdgrow.checkpoint.events import trim_lineage
 from ppdgrow.config.architecture import Architecture, new_architecture
 from ppdgrow.config.schema import Recipe, TrainConfig
@@ -23,15 +17,9 @@ from ppdgrow.console import Narrator
 from ppdgrow.data import Dataset
 from ppdgrow.errors import InvalidInputError
 from ppdgrow.nn.init import initial_tensors
+from ppdgrow.optim.updates import update_that_keeps
 from ppdgrow.surgery import untie
-from ppdgrow.training.context import (
-    Parent,
-    RunContext,
-    input_spec_of,
-    refuse_changed_data,
-    say_stored_type,
-    task_of,
-)
+from ppdgrow.training.context import Parent, RunContext, input_spec_of, refuse_changed_data, say_stored_type, task_of
 
 _SHOWN = 5  # stretches of lost steps in a warning
 
@@ -67,26 +55,15 @@ def first_start(parent: Parent | None, recipe: Recipe, dataset: Dataset) -> Star
 def start_from(checkpoint: Checkpoint) -> Start:
     """The start that a checkpoint is, its tied pairs untied."""
     state = checkpoint.state
-    architecture, tensors, moments = untie(checkpoint.architecture, checkpoint.tensors, checkpoint.moments)
-    return Start(
-        architecture,
-        tensors,
-        moments,
-        checkpoint.rng,
-        state.step,
-        state.lr_factor,
-        state.ledger,
-        state.validation,
-        checkpoint.shards,
+    architecture, tensors, moments = untie(
+        checkpoint.architecture, checkpoint.tensors, checkpoint.moments, update_that_keeps
     )
+    start = Start(architecture, tensors, moments, checkpoint.rng, state.step, state.lr_factor, state.ledger)
+    return replace(start, validation=state.validation, shards=checkpoint.shards)
 
 
 def newest_checkpoint(run: RunFolder, skipped: list[str]) -> Path | None:
-    """The newest valid checkpoint of a run that is to go on, None if it has saved none yet.
-
-    Args:
-        run: the folder.
-        skipped: takes the reasons why newer ones are passed over.
+    """The newest valid checkpoint of a run that is to go on, None if it has saved none yet (see `RunFolder`).
 
     Raises:
         InvalidInputError: it has checkpoints, and none is intact: they may be repaired, and are not overwritten.
@@ -104,9 +81,8 @@ def resume(context: RunContext, run: RunFolder, start: Start) -> Start:
     """The newest valid checkpoint of a run as a start, if it has one; metrics and lineage are trimmed to it.
 
     Args:
-        context: its data must still be that of the checkpoint; what else differs is said, and so is damage:
-            checkpoints that are not whole, metrics that lost lines.
-        run: the folder of the run, or of one of its arms.
+        context: its data must still be that of the checkpoint; what else differs is said.
+        run: the folder of the run, or of one of its arms. Damage is said: checkpoints that are not whole, lost lines.
         start: what to start from if it holds no checkpoint.
 
     Raises:
@@ -146,11 +122,9 @@ def warn_of_lost_lines(
     lines = lines_up_to(run.metrics_path, step)
     trained = {line["step"] for line in lines if "train_loss" in line}
     known = {line["step"] for line in lines if "validation" in line} | (set() if evaluated else {step})
-    lost = [
-        number
-        for number in range(first + 1, step + 1)
-        if number not in trained or (number % config.eval_every == 0 and number not in known)
-    ]
+    steps = range(first + 1, step + 1)
+    due = {number for number in steps if number % config.eval_every == 0 or number == first + config.steps}
+    lost = [number for number in steps if number not in trained or (number in due and number not in known)]
     if lost:
         narrator.warn(
             f"{str(run.metrics_path)!r} has lost the {_in_words(lost)}, though the checkpoint of step {step} has them "

@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
-from ppdgrow.accounting import tokens_per_example, training_flops_per_token
 from ppdgrow.checkpoint import RunFolder
 from ppdgrow.config.schema import TrainConfig
 from ppdgrow.engine.device import set_rng_state
 from ppdgrow.engine.loop import Engine
 from ppdgrow.errors import ConfigError, PPDGrowError
+from ppdgrow.nn.cost import tokens_per_example, training_flops_per_token
 from ppdgrow.nn.model import Model, build_model
-from ppdgrow.optim.adamw import NamedAdamW
+from ppdgrow.nn.parts import NAMES
+from ppdgrow.optim.optimizer import NamedOptimizer
 from ppdgrow.training.context import RunContext
 from ppdgrow.training.display import Display, Header
 from ppdgrow.training.recorder import Recorder
@@ -23,7 +24,7 @@ class Trainer:
         context: of the run.
         run: where metrics and checkpoints go.
         start: the state to go on from; it must be the newest one that `run` holds, or a new one.
-        pair_lr: factor on the rate of the newest blocks.
+        pair_lr: factor on the rate of the newest blocks, which rises to it over `train.pair_warmup_steps`.
         model: the start's model, if it is built already.
         label: what it is called on the progress display.
         span: first and last step of that display; those of the run if left out.
@@ -47,9 +48,7 @@ class Trainer:
         self._recorder = Recorder(context, run, self.engine, start.shards)
         first, last = span or (context.first, context.last)
         latest = self._recorder.recent[-1] if self._recorder.recent else None
-        self._display = Display(
-            context.narrator, self.engine, label=label, first=first, last=last, latest=latest, header=header
-        )
+        self._display = Display(context.narrator, self.engine, label, first, last, latest, header)
         self.engine.listeners = [self._recorder, self._display]
 
     @property
@@ -77,14 +76,7 @@ class Trainer:
 
 
 def make_engine(context: RunContext, start: Start, pair_lr: float, model: Model | None = None) -> Engine:
-    """The engine that goes on from a start, with random streams set to those of it.
-
-    Args:
-        context: of the run.
-        start: the state to go on from.
-        pair_lr: factor on the rate of the newest blocks, which rises to it over `train.pair_warmup_steps`.
-        model: the start's model, if it is built already.
-    """
+    """The engine that goes on from a start, the random streams set to its own; arguments as of `Trainer`."""
     config, setting = context.recipe.train, context.setting
     model = model or build_model(start.architecture, start.tensors, setting.device)
     optimizer = make_optimizer(model, start, config)
@@ -113,16 +105,25 @@ def make_engine(context: RunContext, start: Start, pair_lr: float, model: Model 
     )
 
 
-def make_optimizer(model: Model, start: Start, config: TrainConfig) -> NamedAdamW:
+def make_optimizer(model: Model, start: Start, config: TrainConfig) -> NamedOptimizer:
     """The optimizer with the start's state, the newest blocks in a group of their own.
 
     Raises:
         ConfigError: only pairs are to be trained and there are none.
     """
-    newest = start.architecture.newest_ids
-    names = frozenset(
-        name for name, _ in model.named_parameters() if name.startswith("blocks.") and name.split(".")[1] in newest
-    )
+    optimizer = NamedOptimizer(model, config, select_trained(model, config))
+    optimizer.load_moments(start.moments)
+    return optimizer
+
+
+def select_trained(model: Model, config: TrainConfig) -> frozenset[str]:
+    """The names of the newest blocks' parameters; where only they are to be trained, the others are frozen.
+
+    Raises:
+        ConfigError: only pairs are to be trained and there are none.
+    """
+    newest = model.architecture.newest_ids
+    names = frozenset(name for name, _ in model.named_parameters() if NAMES.block_of(name) in newest)
     if config.only == "pairs":
         if not names:
             raise ConfigError(
@@ -130,6 +131,4 @@ def make_optimizer(model: Model, start: Start, config: TrainConfig) -> NamedAdam
             )
         for name, parameter in model.named_parameters():
             parameter.requires_grad_(name in names)
-    optimizer = NamedAdamW(model, config, names)
-    optimizer.load_moments(start.moments)
-    return optimizer
+    return names

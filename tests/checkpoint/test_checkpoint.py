@@ -27,13 +27,14 @@ from ppdgrow.config.architecture import TokenInput, new_architecture
 from ppdgrow.config.schema import ModelConfig
 from ppdgrow.config.state import DataIdentity, Environment, Ledger, TrainerState, Validation
 from ppdgrow.errors import ConfigError, InvalidInputError, StorageError
+from ppdgrow.optim.updates import AdamW, Muon, Update
 
 
-def checkpoint(step: int = 3) -> Checkpoint:
+def checkpoint(step: int = 3, update: type[Update] = AdamW) -> Checkpoint:
     torch.manual_seed(step)
     tensors = {"b.weight": torch.randn(4, 3), "a.weight": torch.randn(5), "c.weight": torch.randn(2, 2)}
     moments = {
-        name: {"exp_avg": torch.randn_like(t), "exp_avg_sq": torch.rand_like(t), "step": torch.tensor(float(step))}
+        name: {entry: zero + torch.rand(()) for entry, zero in update.new_state(t).items()}
         for name, t in tensors.items()
     }
     state = TrainerState(
@@ -62,8 +63,12 @@ def hashes(folder: Path) -> dict[str, str]:
     return {path.name: sha256_file(path) for path in sorted(folder.iterdir())}
 
 
-def test_round_trip_gives_the_same_values_and_the_same_bytes(folder: Path, tmp_path: Path) -> None:
-    found, expected = read_checkpoint(folder), checkpoint()
+@pytest.mark.parametrize("update", [AdamW, Muon])
+def test_round_trip_gives_the_same_values_and_the_same_bytes(tmp_path: Path, update: type[Update]) -> None:
+    folder = tmp_path / "once"
+    write_checkpoint(folder, checkpoint(update=update))
+    found, expected = read_checkpoint(folder), checkpoint(update=update)
+    assert {frozenset(state) for state in found.moments.values()} == {frozenset(update.entries)}
     assert found.architecture == expected.architecture
     assert found.state == expected.state
     assert found.tokenizer == expected.tokenizer

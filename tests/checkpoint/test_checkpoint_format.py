@@ -189,7 +189,7 @@ BEHIND: dict[str, tuple[str, bytes, str]] = {
     ),
     "optimizer state of no weight": (TRAINER, raw_safetensors(f'{{"step.t9":{{{ONE}}}}}', bytes(4)), "step.t9"),
     "a trainer tensor of no kind": (TRAINER, raw_safetensors(f'{{"lr.t0":{{{ONE}}}}}', bytes(4)), "lr.t0"),
-    "a step that is no scalar": (TRAINER, raw_safetensors(f'{{"step.t0":{{{ONE}}}}}', bytes(4)), r"step.t0.*expected"),
+    "half an optimizer state": (TRAINER, raw_safetensors(f'{{"step.t0":{{{ONE}}}}}', bytes(4)), "incomplete .*t0"),
     "config is a list": ("config.json", b"[]", "the document: "),
     "config is not UTF-8": ("config.json", b"\xff\xfe{}", "not UTF-8"),
     "config with infinity": ("config.json", b'{"width": Infinity}', "Infinity is not a JSON number"),

@@ -17,9 +17,9 @@ from typing import Any
 
 import pytest
 import torch
-from command_line import TINY, Command
+from command_line import TINY, Command, snapshot
 from safetensors.torch import load_file, save_file
-from test_fuzz import seal, snapshot
+from tampering import seal
 
 import ppdgrow as package
 from ppdgrow.checkpoint import RunFolder, read_checkpoint, write_checkpoint

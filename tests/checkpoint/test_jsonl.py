@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -57,3 +58,33 @@ def test_truncation_keeps_the_steps_up_to_one(tmp_path: Path) -> None:
 def test_a_folder_that_is_gone_is_a_storage_error(tmp_path: Path) -> None:
     with pytest.raises(StorageError, match="cannot write"):
         append_jsonl(tmp_path / "gone" / "m.jsonl", [{"step": 1}])
+
+
+STEP, FIGURES = {"train_loss": 1.0}, {"validation": {"loss": 1.0}}
+
+
+@pytest.mark.parametrize(
+    ("lines", "fault"),
+    [
+        ([{"step": 1} | STEP, {"step": 1} | FIGURES, {"step": 2} | STEP], None),
+        ([{"step": 1} | STEP | FIGURES, {"step": 2} | STEP], None),
+        ([{"step": 1} | STEP, {"step": 1} | FIGURES, {"step": 1} | FIGURES], "line 3: step 1 follows step 1"),
+        ([{"step": 1} | STEP | FIGURES, {"step": 1} | FIGURES], "line 2: step 1 follows step 1"),
+        ([{"step": 1} | STEP, {"step": 1} | STEP], "line 2: step 1 follows step 1"),
+        ([{"step": 1} | FIGURES, {"step": 1} | STEP], "line 2: step 1 follows step 1"),
+        ([{"step": 2} | STEP, {"step": 1} | FIGURES], "line 2: step 1 follows step 2"),
+    ],
+    ids=["two lines", "one line", "evaluated twice", "twice, old", "doubled", "before its step", "falling"],
+)
+def test_a_step_has_one_line_and_at_most_one_of_its_evaluation(
+    tmp_path: Path, lines: list[dict[str, Any]], fault: str | None
+) -> None:
+    path = tmp_path / "metrics.jsonl"
+    append_jsonl(path, lines)
+    if fault is None:
+        assert read_jsonl(path) == lines
+        truncate_metrics(path, 1, evaluated=False)
+        assert read_jsonl(path) == [{"step": 1} | STEP]
+        return
+    with pytest.raises(InvalidInputError, match=fault):
+        read_jsonl(path)

@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 from command_line import TINY, Command
-from test_fuzz import seal
+from tampering import seal
 
 import ppdgrow.checkpoint.runs as runs
 from ppdgrow.atomic import new_folder

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
 import json
 import math
 import re
@@ -10,47 +9,13 @@ from pathlib import Path
 from typing import get_args, get_type_hints
 
 import pytest
-from command_line import TINY, Command
+from bad_recipes import BAD_TRAINING
+from command_line import TINY, Command, snapshot
 
 from ppdgrow.checkpoint import RunFolder, read_jsonl
-from ppdgrow.cli import COMMANDS, options
+from ppdgrow.cli import COMMANDS
+from ppdgrow.cli.command import parse_number
 from ppdgrow.engine.evaluate import Evaluation
-
-
-def tree() -> dict[str, str]:
-    return {
-        str(path): hashlib.sha256(path.read_bytes()).hexdigest() for path in sorted(Path().rglob("*")) if path.is_file()
-    }
-
-
-BAD_TRAINING = [
-    ("--layers 6 -o trian.lr=3e-4", 2, "unknown recipe key 'trian.lr' (did you mean 'train.lr'?)"),
-    ("-o train.lr=fast", 2, "train.lr"),
-    ("-o train.lr=nan", 2, "train.lr"),
-    ("-o train.steps=ten", 2, "train.steps"),
-    ("-o train.steps", 2, "="),
-    ("--width 15", 2, "use an even width, such as 16"),
-    ("--width 16 -o model.heads=3", 2, "choose heads that divide 8"),
-    ("--layers 0", 2, "model.layers"),
-    ("--data wikitext", 2, "did you mean 'wikitext2'?"),
-    ("--data wikitext2 --data-dir gone", 4, "gone"),
-    ("--data wikitext2 --data-dir .", 4, "wikitext-2"),
-    ("--data cifar10 --data-dir .", 4, "cifar10"),
-    ("--data cifar10 -o model.task=lm", 2, "classify"),
-    ("-o model.task=classify", 2, "lm"),
-    ("--recipe gone.yaml", 2, "gone.yaml"),
-    ("gone", 4, "does not exist"),
-    ("--only pairs", 2, "has no grown blocks yet"),
-    ("--steps 10 --horizon 5", 2, "at least 10"),
-    ("--model mlp", 2, "model.family"),
-    ("--bogus", 2, "no such option"),
-    ("-o data.tokenizer=bpe:3", 2, "data.tokenizer"),
-    ("--clip-norm 2", 2, "no such option: --clip-norm; it is a recipe key: give -o train.clip_norm=VALUE"),
-    ("--no-augment", 2, "give -o data.augment=false"),
-    ("--layers 6.5", 2, "model.layers: found 6.5, expected a whole number of at least 1 and at most 4096"),
-    ("--steps [1", 2, "train.steps: found '[1', expected a whole number"),
-    ("--out .", 2, "is the current folder"),
-]
 
 
 @pytest.mark.parametrize(("line", "code", "says"), BAD_TRAINING, ids=[line for line, _, _ in BAD_TRAINING])
@@ -60,7 +25,7 @@ def test_bad_training_commands(ppdgrow: Command, line: str, code: int, says: str
     assert failed.stderr.startswith("error: ")
     assert failed.stderr.count("\n") == 1, failed.stderr
     assert failed.stdout == ""
-    assert tree() == {}
+    assert snapshot() == {}
     as_json = ppdgrow(f"train {line} --json", code=code)
     document = json.loads(as_json.stderr)
     assert document["exit_code"] == code
@@ -115,11 +80,11 @@ BAD_GROWTH = [
 
 @pytest.mark.parametrize(("line", "code", "says"), BAD_GROWTH, ids=[line for line, _, _ in BAD_GROWTH])
 def test_bad_growth_commands(ppdgrow: Command, shallow: Path, line: str, code: int, says: str) -> None:
-    before = tree()
+    before = snapshot()
     failed = ppdgrow(f"grow shallow {line}", code=code)
     assert says in failed.stderr
     assert failed.stderr.count("\n") == 1
-    assert tree() == before
+    assert snapshot() == before
 
 
 @pytest.mark.parametrize("command", ["train {} --steps 1", "grow {}", "probe {}", "compare {} {}"])
@@ -141,11 +106,11 @@ def test_a_damaged_checkpoint_is_refused_by_every_command(
         (folder / "config.json").write_text("{}")
     else:
         weights.unlink()
-    before = tree()
+    before = snapshot()
     failed = ppdgrow(command.format("shallow", "shallow"), code=4)
     assert folder.name in failed.stderr
     assert failed.stderr.count("\n") == 1
-    assert tree() == before
+    assert snapshot() == before
 
 
 def test_a_contradiction_to_the_checkpoint_is_refused(ppdgrow: Command, shallow: Path) -> None:
@@ -188,14 +153,14 @@ def test_a_run_of_a_grown_model_that_recorded_its_first_layers_goes_on(ppdgrow: 
 def test_another_run_in_the_output_folder_is_refused(ppdgrow: Command, shallow: Path) -> None:
     Path("notes").mkdir()
     Path("notes/todo.txt").write_text("x")
-    before = tree()
+    before = snapshot()
     line = "train --layers 2 --steps 10 --no-decay"
     assert "train.seed: 0 -> 1" in ppdgrow(f"{line} --seed 1 --out shallow", *TINY, code=2).stderr
     assert "--resume never" in ppdgrow(f"{line} --resume never --out shallow", *TINY, code=2).stderr
     assert "holds no run" in ppdgrow(f"{line} --out notes", *TINY, code=2).stderr
     assert "is a file" in ppdgrow(f"{line} --out notes/todo.txt", *TINY, code=2).stderr
     assert "holds something else" in ppdgrow("grow shallow --out notes", code=2).stderr
-    assert tree() == before
+    assert snapshot() == before
 
 
 def test_runs_on_different_data_are_not_compared(ppdgrow: Command, shallow: Path) -> None:
@@ -218,10 +183,10 @@ def test_names_that_are_not_plain(ppdgrow: Command, name: str) -> None:
 @pytest.mark.parametrize("name", ["new\nline", "a\rb", "a\x1b[31mb", "a\u2028b"], ids=repr)
 def test_a_control_character_in_an_output_folder_is_refused(ppdgrow: Command, shallow: Path, name: str) -> None:
     """The last line of stdout would be a part of the path; also where the folder is named after its parent."""
-    before = tree()
+    before = snapshot()
     for line in (["train --layers 1 --steps 2 --out", name], ["grow shallow --out", name]):
         assert "control character in its name: choose another --out" in ppdgrow(*line, code=2).stderr
-    assert tree() == before
+    assert snapshot() == before
     shallow.rename(name)
     assert "control character in its name" in ppdgrow("grow", name, code=2).stderr
     assert ppdgrow("grow", name, "--out", "plain").stdout.splitlines()[-1] == "plain"
@@ -235,8 +200,8 @@ def test_no_number_is_read_but_by_the_schema() -> None:
             kind, *extra = get_args(hint) if hasattr(hint, "__metadata__") else [hint]
             if {int, float} & {kind, *get_args(kind)}:
                 numbers[name] = extra[0].parser
-    assert numbers.keys() >= {"layers", "steps", "seed", "lr", "batch_size", "pair_lr", "pairs", "scale", "margin"}
-    assert set(numbers.values()) == {options.parse_number}
+    assert numbers.keys() >= {"num_layers", "steps", "seed", "lr", "batch_size", "pair_lr", "pairs", "scale", "margin"}
+    assert set(numbers.values()) == {parse_number}
 
 
 @pytest.mark.parametrize("flag", ["--epsilon", "--margin --twin shallow"])

@@ -7,14 +7,14 @@ import json as jsonlib
 import subprocess
 import sys
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Literal
 
 import pytest
 import typer
 
 from ppdgrow import __version__
-from ppdgrow.cli import options
 from ppdgrow.cli.app import add_command, new_app, run
+from ppdgrow.cli.command import parse_path
 from ppdgrow.console import Narrator
 from ppdgrow.errors import CheckFailedError, ConfigError, InterruptedRunError, InvalidInputError
 
@@ -40,12 +40,16 @@ def demo(
     checkpoint: Annotated[Path, typer.Argument(metavar="CKPT", help="Run folder or checkpoint.")],
     layers: Annotated[int, typer.Option(min=1, help="Depth of the model, in layers.", rich_help_panel="Model")] = 6,
     fail: Annotated[str | None, typer.Option(help="Fail in this way.", rich_help_panel="Model")] = None,
-    device: options.DeviceOption = "auto",
-    precision: options.PrecisionOption = None,
-    data_dir: options.DataDirOption = None,
-    out: options.OutOption = None,
-    json: options.JsonOption = False,
-    quiet: options.QuietOption = False,
+    device: Annotated[
+        Literal["auto", "cpu", "cuda"], typer.Option(metavar="auto|cpu|cuda", help="Where.", rich_help_panel="Hardware")
+    ] = "auto",
+    precision: Annotated[
+        str | None, typer.Option(metavar="auto|fp32|bf16", help="Type.", rich_help_panel="Hardware")
+    ] = None,
+    data_dir: Annotated[Path | None, typer.Option(parser=parse_path, help="Folder.", rich_help_panel="Data")] = None,
+    out: Annotated[Path | None, typer.Option(parser=parse_path, help="Folder.", rich_help_panel="Output")] = None,
+    json: Annotated[bool, typer.Option("--json", help="Switch.", rich_help_panel="Output")] = False,
+    quiet: Annotated[bool, typer.Option("--quiet", help="Switch.", rich_help_panel="Output")] = False,
 ) -> None:
     """Show what a command looks like.
 

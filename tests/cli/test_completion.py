@@ -16,7 +16,8 @@ import typer
 
 from ppdgrow.cli import build_app, completion
 from ppdgrow.cli.app import add_command, new_app, run
-from ppdgrow.config.kinds import DATA_NAMES
+from ppdgrow.config.kinds import DATA_NAMES, FAMILIES
+from ppdgrow.config.requests import DTYPE_NAMES
 from ppdgrow.config.schema import recipe_keys
 
 ROOT = Path(__file__).parents[2]
@@ -27,8 +28,8 @@ Ask = Callable[..., list[str]]
 def other(
     override: Annotated[list[str] | None, typer.Option("-o", autocompletion=completion.complete_setting)] = None,
     data: Annotated[str | None, typer.Option(autocompletion=completion.complete_data)] = None,
-    only: Annotated[str | None, typer.Option(autocompletion=completion.complete_only)] = None,
-    model: Annotated[str | None, typer.Option(autocompletion=completion.complete_model)] = None,
+    only: Annotated[str | None, typer.Option(autocompletion=completion.words("all", "pairs"))] = None,
+    model: Annotated[str | None, typer.Option(autocompletion=completion.words(*FAMILIES))] = None,
 ) -> None:
     """Do nothing."""
 
@@ -242,7 +243,7 @@ def test_the_words_are_those_of_the_program() -> None:
     from ppdgrow.probing.cancellation import DTYPES
 
     assert set(DATASETS) == set(DATA_NAMES)
-    assert tuple(DTYPES) == completion.DTYPE_NAMES
+    assert tuple(DTYPES) == DTYPE_NAMES
 
 
 def test_completion_needs_no_torch(runs: Path) -> None:

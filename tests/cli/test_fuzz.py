@@ -6,7 +6,6 @@ Small by default; `pytest -m slow` draws far more.
 from __future__ import annotations
 
 import contextlib
-import hashlib
 import io
 import json
 import shutil
@@ -17,10 +16,11 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
-from command_line import TINY, Command
+from command_line import TINY, Command, snapshot
 from hypothesis import HealthCheck, Phase, given, settings
 from hypothesis import strategies as st
 from local_images import write_classes
+from tampering import seal
 
 from ppdgrow.checkpoint import RunFolder, read_checkpoint, write_checkpoint
 from ppdgrow.cli import build_app
@@ -44,12 +44,6 @@ def fuzz(budget: int, strategy: st.SearchStrategy[Any], check: Callable[[Any], N
         phases=(Phase.generate, Phase.shrink),
         suppress_health_check=list(HealthCheck),
     )(given(strategy)(check))()
-
-
-def snapshot() -> dict[str, str]:
-    return {
-        str(path): hashlib.sha256(path.read_bytes()).hexdigest() for path in sorted(Path().rglob("*")) if path.is_file()
-    }
 
 
 def judged(*arguments: str) -> int:
@@ -158,15 +152,6 @@ def changed(draw: st.DrawFn, document: Any) -> Any:
     else:
         parent[place[-1]] = draw(VALUES)
     return copy
-
-
-def seal(folder: Path) -> None:
-    """Write the manifest anew, so that what is wrong inside has to be found by looking inside."""
-    manifest = json.loads((folder / "manifest.json").read_text())
-    for name, entry in manifest["files"].items():
-        data = (folder / name).read_bytes()
-        entry |= {"sha256": hashlib.sha256(data).hexdigest(), "bytes": len(data)}
-    (folder / "manifest.json").write_text(json.dumps(manifest))
 
 
 @pytest.mark.parametrize("budget", BUDGETS)

@@ -73,7 +73,7 @@ def test_an_undecayed_run_is_grown_and_trained_without_a_caution(ppdgrow: Comman
 def test_a_growth_that_was_never_trained_is_trained_before_it_is_compared(ppdgrow: Command, shallow: Path) -> None:
     ppdgrow("grow shallow --out g --quiet")
     told = ppdgrow("compare shallow g")
-    assert "warning: g was not trained since it was grown at step 10: train it first" in told.stderr
+    assert "warning: g: not trained since it was grown at step 10: train it first" in told.stderr
     assert proposed(told) == [["train", "g", "--steps", "10"]]
     assert "fail" not in told.stdout
     assert told.stdout.count("not judged: not trained since it was grown") == 4
@@ -100,5 +100,5 @@ def test_nothing_is_proposed_to_a_script_or_where_it_would_be_wrong(ppdgrow: Com
         for line in ("train shallow --steps 2 --out t", "grow shallow --out g", "probe g", "compare shallow t"):
             assert ppdgrow(line, more).stderr.count("ppdgrow ") == 0
     assert "ppdgrow" not in ppdgrow("train shallow --steps 2 --dry-run").stderr
-    told = ppdgrow("train shallow --steps 2", "--out", "a\tb")
+    told = ppdgrow("train shallow --steps 2", "--out", "a\u00a0b")
     assert "ppdgrow" not in told.stderr, "the name cannot be shown as it is"

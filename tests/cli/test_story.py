@@ -2,19 +2,18 @@
 
 from __future__ import annotations
 
-import dataclasses
 import hashlib
 import json
 import re
 import shutil
 from pathlib import Path
-from typing import Any
 
 import pytest
 import torch
 from command_line import TINY, Command
+from tampering import damage
 
-from ppdgrow.checkpoint import RunFolder, read_checkpoint, read_config, read_jsonl, write_checkpoint
+from ppdgrow.checkpoint import RunFolder, read_checkpoint, read_config, read_jsonl
 from ppdgrow.nn.coupling import Pair
 from ppdgrow.nn.model import build_model
 from ppdgrow.probing.probe import probe_model
@@ -220,13 +219,6 @@ def test_reset_optimizer_starts_with_empty_moments(ppdgrow: Command, shallow: Pa
         for name in ("kept", "reset")
     ]
     assert steps == [{11.0}, {1.0}]
-
-
-def damage(run: Path, change: Any) -> None:
-    """Rewrite a run's checkpoint, manifest and all, with other weights."""
-    folder = newest(run)
-    checkpoint = read_checkpoint(folder)
-    write_checkpoint(folder, dataclasses.replace(checkpoint, tensors=change(checkpoint.tensors)))
 
 
 def test_a_pair_that_does_not_preserve_the_function_fails_and_writes_nothing(ppdgrow: Command, shallow: Path) -> None:

@@ -1,4 +1,4 @@
-"""`compare --accept` on synthetic runs: the parent rule, what is refused, and what is doubted of a twin."""
+"""`compare --accept` on synthetic runs: the parent rule, what is refused, and what is warned of a twin."""
 
 from __future__ import annotations
 
@@ -11,21 +11,20 @@ from synthetic_runs import growth, write_run
 from synthetic_runs import trial as trial_events
 
 from ppdgrow.checkpoint import manifest_digest
-from ppdgrow.comparison.compare import Comparison, compare_runs
+from ppdgrow.comparison.comparability import check_twin, warnings_of_twin
+from ppdgrow.comparison.compare import Comparison, compare, compare_runs
 from ppdgrow.comparison.criteria import PARENT_RULE, TWIN_RULE, parent_rule, twin_rule
-from ppdgrow.comparison.decide import DecisionRequest, decide
-from ppdgrow.comparison.evaluation import EvaluationOptions
 from ppdgrow.comparison.history import RunHistory
 from ppdgrow.comparison.reading import read_history
-from ppdgrow.comparison.table import closing_lines, comparison_rows, criteria_rows
-from ppdgrow.comparison.twin import check_twin, warnings_of_twin
+from ppdgrow.comparison.tables import comparison_rows, criteria_rows, verdict_lines
+from ppdgrow.config.requests import CompareRequest
 from ppdgrow.console import Narrator
 from ppdgrow.errors import ConfigError, InvalidInputError
 from ppdgrow.training.acceptance import Decision, PairedDifference
 
 
 def decided(paths: Sequence[Path], **changes: Any) -> Comparison:
-    return decide(DecisionRequest(paths, **changes), Narrator(quiet=True))
+    return compare(CompareRequest.parse({"paths": paths, "accept": True, **changes}), Narrator(quiet=True))
 
 
 def family(folder: Path, before: float = 4.0, after: float = 3.9, **of_twin: Any) -> list[Path]:
@@ -70,7 +69,7 @@ def test_the_parent_rule(tmp_path: Path, before: float, after: float, epsilon: f
 
 
 def test_the_parent_rule_says_how_little_it_shows_and_what_the_trial_cost(tmp_path: Path) -> None:
-    lines = closing_lines(decided(family(tmp_path)[:2]))
+    lines = verdict_lines(decided(family(tmp_path)[:2]))
     assert lines[0] == "verdict: accept by the parent rule"
     assert lines[1].startswith("parent rule decides: 4.000000 -> 3.900000 (-0.100000), bound <= +0: accepts")
     assert lines[2] == "cost of the trial since the parent: 80 tokens, 500 FLOP, 10 s"
@@ -101,16 +100,16 @@ def test_a_trial_without_its_own_loss_is_not_decided(tmp_path: Path) -> None:
         ({"margin": float("inf"), "twin": Path("twin")}, "--margin is inf, expected a finite"),
         ({"rule": "twin"}, "--rule twin found no twin"),
         ({"margin": 0.0}, "found --margin without --twin RUN"),
-        ({"evaluation": EvaluationOptions(device="auto")}, "found --device without --twin RUN"),
-        ({"evaluation": EvaluationOptions(precision="auto")}, "found --precision without --twin RUN"),
-        ({"evaluation": EvaluationOptions(data_dir=Path())}, "found --data-dir without --twin RUN"),
+        ({"device": "auto"}, "found --device without --twin RUN"),
+        ({"precision": "auto"}, "found --precision without --twin RUN"),
+        ({"data_dir": Path()}, "found --data-dir without --twin RUN"),
         ({"paths": [Path("parent")] * 3}, "PARENT and TRIAL, found 3"),
         ({"paths": [Path("parent")]}, "PARENT and TRIAL, found 1"),
     ],
 )
 def test_requests_that_cannot_be_decided(changes: dict[str, Any], found: str) -> None:
     with pytest.raises(ConfigError, match=found):
-        decide(DecisionRequest(**{"paths": [Path("parent"), Path("trial")], **changes}), Narrator())
+        CompareRequest.parse({"paths": ["parent", "trial"], "accept": True, **changes}, flags=True)
 
 
 @pytest.mark.parametrize(
@@ -138,7 +137,7 @@ def test_a_twin_of_another_shape_is_refused(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("of_twin", "doubted"),
+    ("of_twin", "warned"),
     [
         ({}, None),
         ({"events": []}, "lineage of twin does not show"),
@@ -158,11 +157,11 @@ def test_a_twin_of_another_shape_is_refused(tmp_path: Path) -> None:
         ({"environment": {"torch": "9"}}, "different environments (torch 2.14.1 and 9)"),
     ],
 )
-def test_what_is_doubted_of_a_twin(tmp_path: Path, of_twin: dict[str, Any], doubted: str | None) -> None:
+def test_what_is_doubted_of_a_twin(tmp_path: Path, of_twin: dict[str, Any], warned: str | None) -> None:
     parent, trial, twin = map(read_history, family(tmp_path, **of_twin))
-    doubts = list(warnings_of_twin(parent, trial, twin))
-    assert len(doubts) == (doubted is not None)
-    assert doubted is None or doubted in doubts[0]
+    warnings = list(warnings_of_twin(parent, trial, twin))
+    assert len(warnings) == (warned is not None)
+    assert warned is None or warned in warnings[0]
 
 
 GAIN, LOSS = PairedDifference(-0.02, -0.03, -0.01, 64), PairedDifference(0.02, 0.01, 0.03, 64)
@@ -180,7 +179,7 @@ GAIN, LOSS = PairedDifference(-0.02, -0.03, -0.01, 64), PairedDifference(0.02, 0
 def test_the_rule_that_decides_decides_alone_and_both_are_shown(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, rule: str, after: float, twin: PairedDifference, verdict: str
 ) -> None:
-    monkeypatch.setattr("ppdgrow.comparison.decide.difference_to_twin", lambda *_: (twin, []))
+    monkeypatch.setattr("ppdgrow.comparison.compare.difference_to_twin", lambda *_: (twin, []))
     parent, trial, other = family(tmp_path, 4.0, after)
     comparison = decided([parent, trial], twin=other, rule=rule)
     assert comparison.verdict == comparison.document()["verdict"] == verdict
@@ -194,7 +193,7 @@ def test_the_rule_that_decides_decides_alone_and_both_are_shown(
     rows = {title: row for title, table in criteria_rows(comparison).items() for row in table.rows}
     high = f"{twin.high:+.4f}"
     assert rows["trial against twin"][:4] == ("twin rule", high, "< 0.01", "pass" if twin is GAIN else "fail")
-    lines = closing_lines(comparison)
+    lines = verdict_lines(comparison)
     assert lines[0] == f"verdict: {verdict} by the {rule} rule"
     assert lines[1].startswith(f"{rule} rule decides: ")
     assert any("not the noise of training" in line for line in lines)

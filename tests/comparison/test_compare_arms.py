@@ -16,7 +16,7 @@ from synthetic_runs import growth, trial, write_run
 from ppdgrow.comparison.arms import read_arms
 from ppdgrow.comparison.compare import Comparison, compare_runs
 from ppdgrow.comparison.criteria import NO_COMMON_SEED
-from ppdgrow.comparison.table import comparison_rows
+from ppdgrow.comparison.tables import comparison_rows
 from ppdgrow.errors import ConfigError, InvalidInputError
 
 Grouped = list[tuple[str, list[int]]]
@@ -169,9 +169,9 @@ def test_runs_in_a_folder_that_are_no_seeds_are_one_arm_with_a_warning(
     tmp_path: Path, changes: dict[str, Any], told: str
 ) -> None:
     run(tmp_path / "base" / "s0", 0), run(tmp_path / "base" / "s1", 1, **changes)
-    arms, doubts = read_arms([tmp_path / "base"])
+    arms, warnings = read_arms([tmp_path / "base"])
     assert [len(arm.histories) for arm in arms] == [2]
-    assert doubts == [f"s0 and s1 are in one folder but are not seeds of one arm: {told}"]
+    assert warnings == [f"s0 and s1 are in one folder but are not seeds of one arm: {told}"]
     run(tmp_path / "fine" / "s0", 0), run(tmp_path / "fine" / "s1", 1)
     assert read_arms([tmp_path / "fine"])[1] == [], "control: seeds of one arm"
 
@@ -303,9 +303,9 @@ def test_a_folder_of_one_run_is_an_arm_of_its_own(tmp_path: Path) -> None:
 def test_runs_of_a_folder_that_grew_differently_are_told(tmp_path: Path) -> None:
     write_run(tmp_path / "g" / "0", {20: 4.0}, seed=0, events=[growth(10)])
     write_run(tmp_path / "g" / "1", {20: 4.0}, seed=1, events=[growth(5, method="copy")])
-    _, doubts = read_arms([tmp_path / "g"])
-    assert len(doubts) == 1
-    assert "not seeds of one arm: how they were trained and grown" in doubts[0]
+    _, warnings = read_arms([tmp_path / "g"])
+    assert len(warnings) == 1
+    assert "not seeds of one arm: how they were trained and grown" in warnings[0]
 
 
 @pytest.mark.parametrize(

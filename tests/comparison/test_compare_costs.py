@@ -228,7 +228,7 @@ def test_a_band_ends_with_its_shortest_seed_and_an_arm_with_its_own_end(tmp_path
     late = history(tmp_path / "late", {30: 3.0, 40: 2.0})
     mixed, alone, apart = bands([[long, short], [long], [short, late]], "steps")
     assert (mixed.at, alone.at, apart.at) == ((10.0, 20.0), (10.0, 20.0, 30.0, 40.0), ())
-    assert apart.document() == {"at": [], "mean": [], "low": [], "high": []}
+    assert vars(apart) == {"at": (), "mean": (), "low": (), "high": ()}
 
 
 def test_an_insertion_that_changed_the_loss_is_a_second_point(tmp_path: Path) -> None:

@@ -96,5 +96,5 @@ def test_a_growth_that_changed_the_function_is_not_credited_with_its_parents_los
 def test_ratios_are_of_the_whole_cost(tmp_path: Path) -> None:
     base = write_run(tmp_path / "base", {20: 5.0}, flops=20.0, seconds=2.0)
     other = write_run(tmp_path / "other", {40: 4.0}, flops=5.0, seconds=3.0)
-    runs = compare_runs([base, other]).runs
-    assert [(run.flops_ratio, run.seconds_ratio) for run in runs] == [(1.0, 1.0), (0.5, pytest.approx(3.0))]
+    runs = compare_runs([base, other]).document()["runs"]
+    assert [(run["flops_ratio"], run["seconds_ratio"]) for run in runs] == [(1.0, 1.0), (0.5, pytest.approx(3.0))]

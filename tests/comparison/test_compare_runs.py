@@ -10,7 +10,7 @@ import pytest
 from synthetic_runs import figures, growth, metrics_line, write_run
 
 from ppdgrow.comparison.compare import compare_runs
-from ppdgrow.comparison.table import closing_lines, comparison_rows, criteria_rows
+from ppdgrow.comparison.tables import comparison_rows, criteria_rows, verdict_lines
 from ppdgrow.errors import ConfigError, InvalidInputError
 
 NOT_DECAYED = "the learning rate is not decayed at the end, so the last loss is not the best"
@@ -305,7 +305,7 @@ def test_the_table_puts_the_runs_side_by_side(tmp_path: Path) -> None:
         ("wall-clock to equal loss", "0.75", "<= 0.8", "pass"),
     ]
     assert all(len(row) == len(t.header) for t in (table, criteria) for row in t.rows)
-    lines = closing_lines(comparison)
+    lines = verdict_lines(comparison)
     assert lines[0] == "verdict: accept (5 of 5 judged criteria passed, against base)"
     assert lines[-1].startswith("one seed each")
     assert all(text.isascii() for t in (table, criteria) for row in (t.header, *t.rows) for text in row)

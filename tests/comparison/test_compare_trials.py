@@ -12,7 +12,7 @@ from ppdgrow.comparison.compare import Comparison, compare_runs
 from ppdgrow.comparison.criteria import NO_INSERTION_SPIKE
 from ppdgrow.comparison.history import RunHistory
 from ppdgrow.comparison.reading import read_history
-from ppdgrow.comparison.table import closing_lines, comparison_rows
+from ppdgrow.comparison.tables import comparison_rows, verdict_lines
 from ppdgrow.config.state import Cost
 
 TWIN = {"event": "twin", "step": 10, "until": 15, "kept": False, "loss": 4.0}
@@ -45,7 +45,7 @@ def test_trials_are_counted_and_their_cost_is_held_against_the_baseline(tmp_path
     documents = comparison.document()["runs"]
     found = [[run[key] for key in ("trials", "trials_kept", "trials_rejected")] for run in documents]
     assert found == [[Cost().model_dump(), 0, 0], [{"tokens": 80, "flops": 100, "seconds": 5.0}, 1, 2]]
-    assert any("rejected trials" in line for line in closing_lines(comparison))
+    assert any("rejected trials" in line for line in verdict_lines(comparison))
 
 
 def test_what_was_spent_is_shown_also_where_nothing_was_decided_yet(tmp_path: Path) -> None:
@@ -56,7 +56,7 @@ def test_what_was_spent_is_shown_also_where_nothing_was_decided_yet(tmp_path: Pa
 def test_runs_without_trials_have_no_such_rows(tmp_path: Path) -> None:
     comparison = compared(tmp_path, [growth(10)])
     assert not any("trials" in label for label in table(comparison))
-    assert not any("trials" in line for line in closing_lines(comparison))
+    assert not any("trials" in line for line in verdict_lines(comparison))
 
 
 def test_a_rejected_trial_is_no_insertion_and_no_change(tmp_path: Path) -> None:

@@ -8,8 +8,9 @@ import pytest
 from synthetic_runs import growth, write_run
 
 from ppdgrow.comparison.compare import Comparison, compare_runs
-from ppdgrow.comparison.table import TextTable, comparison_rows, criteria_matrix, criteria_rows, short_names
+from ppdgrow.comparison.tables import comparison_rows, criteria_matrix, criteria_rows, short_names
 from ppdgrow.console import Narrator
+from ppdgrow.console.page import Table
 
 STEM = "stdlib-transformer-coupled-6"
 WIDTHS = (60, 80, 100, 120)
@@ -40,7 +41,7 @@ def shown(comparison: Comparison, width: int | None, monkeypatch: pytest.MonkeyP
     _print_result(comparison, Narrator())
 
 
-def tables(comparison: Comparison, width: int | None) -> list[TextTable]:
+def tables(comparison: Comparison, width: int | None) -> list[Table]:
     many = len(comparison.arms) > 4
     criteria = [criteria_matrix(comparison)] if many else list(criteria_rows(comparison).values())
     return [comparison_rows(comparison, width), *criteria]

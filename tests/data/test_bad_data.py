@@ -9,9 +9,8 @@ from pathlib import Path
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
-from command_line import TINY, Command
+from command_line import TINY, Command, snapshot
 from local_images import write_classes, write_image
-from test_bad_input import tree
 
 TEXT = "line of some text\n" * 300
 BINARY = bytes(range(256)) * 9
@@ -146,13 +145,13 @@ CASES: dict[str, tuple[Callable[[], object], str, int, str]] = {
 def test_bad_data(ppdgrow: Command, name: str) -> None:
     prepare, path, code, says = CASES[name]
     prepare()
-    before = tree() if name != "a pipe" else {}
+    before = snapshot() if name != "a pipe" else {}
     failed = ppdgrow("train --steps 3 --layers 1 --out o --data", path, *TINY, code=code)
     assert failed.stderr.startswith("error: ")
     assert failed.stderr.count("\n") == 1, failed.stderr
     assert says in failed.stderr
     assert failed.stdout == ""
-    assert name == "a pipe" or tree() == before
+    assert name == "a pipe" or snapshot() == before
     assert not Path("o").exists()
 
 

@@ -9,11 +9,12 @@ import torch
 from devices import on_each_device, waiting_is_an_error
 from test_engine import Counting, ToyBatch, engine_of, new_model
 
-from ppdgrow.config.kinds import branches_of
+from ppdgrow.config.kinds import parts_of
 from ppdgrow.engine.loop import FLUSH_EVERY
 from ppdgrow.engine.movement import WATCHED_STEPS, MovementCheck
 from ppdgrow.nn.branches import BranchConfig
 from ppdgrow.nn.coupling import Coupling, Pair
+from ppdgrow.optim.updates import OPTIMIZERS
 
 
 @on_each_device
@@ -24,7 +25,7 @@ def test_tied_pair_is_the_identity_and_its_gradients_are_opposites(
 ) -> None:
     torch.manual_seed(0)
     config = BranchConfig(64, heads=4, ffn_multiplier=4, kernel_size=4, norm="layer")
-    f, g = branches_of("transformer", kind)
+    f, g = parts_of("transformer", kind)
     plus = Coupling((f, g), config, causal=True).to(device, dtype)
     pair = Pair(plus, copy.deepcopy(plus), "inverse")
     x = tuple(torch.randn(4, 32, 64, device=device, dtype=dtype) for _ in range(2))
@@ -52,8 +53,9 @@ class OnDevice(Counting):
 
 
 @on_each_device
-def test_a_training_step_never_waits_for_the_device(device: torch.device) -> None:
-    engine, _ = engine_of(new_model(device=device), steps=40, device=device)
+@pytest.mark.parametrize("optimizer", OPTIMIZERS)
+def test_a_training_step_never_waits_for_the_device(device: torch.device, optimizer: str) -> None:
+    engine, _ = engine_of(new_model(device=device), steps=40, device=device, optimizer=optimizer)
     engine.batches, engine.evaluation = OnDevice(device), [OnDevice(device).at(-1)]
     engine.run(12)
     movement = MovementCheck(engine.model, engine.optimizer)

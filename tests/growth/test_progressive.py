@@ -18,7 +18,7 @@ import pytest
 import torch
 from command_line import TINY, Command
 from equality import events, result, same
-from test_story import damage
+from tampering import damage
 
 from ppdgrow.checkpoint import RunFolder, read_checkpoint, read_config, read_jsonl, read_state
 from ppdgrow.checkpoint.events import own_events, read_events
@@ -28,7 +28,8 @@ from ppdgrow.data import Split
 from ppdgrow.data.batches import Batch, Batches
 from ppdgrow.errors import StorageError
 from ppdgrow.growth import round, trials
-from ppdgrow.optim.adamw import NamedAdamW
+from ppdgrow.optim.optimizer import NamedOptimizer
+from ppdgrow.optim.updates import OPTIMIZERS
 from ppdgrow.training.acceptance import RULES, Decision
 from ppdgrow.training.start import Start, start_from
 
@@ -80,7 +81,9 @@ def decisions(run: str) -> list[dict[str, Any]]:
     return [event for event in events(run) if event["event"] == "decision"]
 
 
-def test_a_harmful_growth_is_rejected_and_leaves_no_trace(ppdgrow: Command, line: str) -> None:
+@pytest.mark.parametrize("optimizer", OPTIMIZERS)
+def test_a_harmful_growth_is_rejected_and_leaves_no_trace(ppdgrow: Command, line: str, optimizer: str) -> None:
+    line += f" -o train.optimizer={optimizer}"
     ppdgrow(f"{line} --out never")
     ppdgrow(f"{line} --out tried", *growing(HARMFUL))
     (decision,) = decisions("tried")
@@ -223,13 +226,13 @@ def test_lower_lr_tries_again_at_a_lower_rate_and_then_removes(ppdgrow: Command,
 def rates(monkeypatch: pytest.MonkeyPatch) -> list[tuple[bool, dict[str, float]]]:
     """For each update: whether the model is grown, and the rate of each parameter."""
     seen: list[tuple[bool, dict[str, float]]] = []
-    update = NamedAdamW.step
+    update = NamedOptimizer.step
 
-    def step(self: NamedAdamW, suppressed: torch.Tensor) -> None:
+    def step(self: NamedOptimizer, suppressed: torch.Tensor) -> None:
         seen.append((any(".p1." in name for name in self.rates()), self.rates()))
         update(self, suppressed)
 
-    monkeypatch.setattr(NamedAdamW, "step", step)
+    monkeypatch.setattr(NamedOptimizer, "step", step)
     return seen
 
 

@@ -8,17 +8,18 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from ppdgrow.nn.linear import LINEAR_KINDS, LinearPair, OrthogonalMap, ScaledMap
-from ppdgrow.nn.stream import join, split
+from ppdgrow.nn.branches import BranchConfig
+from ppdgrow.nn.coupling import join, split
+from ppdgrow.nn.linear import LINEAR_MAPS, LinearMap, LinearPair
 
 WIDTH = 16
 STEPS = 200
 BOUND = 1e-5
 
 
-def member(kind: str) -> OrthogonalMap | ScaledMap:
+def member(kind: str) -> LinearMap:
     torch.manual_seed(5)
-    made = LINEAR_KINDS[kind](WIDTH)
+    made = LINEAR_MAPS[kind](BranchConfig(WIDTH, heads=1, ffn_multiplier=4, kernel_size=4, norm="layer"))
     with torch.no_grad():
         for parameter in made.parameters():
             nn.init.normal_(parameter, std=0.25)
@@ -51,7 +52,7 @@ def orthogonality_error(weight: Tensor) -> float:
     return float((weight.mT @ weight - torch.eye(WIDTH)).abs().max().detach())
 
 
-@pytest.mark.parametrize("kind", LINEAR_KINDS)
+@pytest.mark.parametrize("kind", LINEAR_MAPS)
 def test_members_stay_what_they_are_over_200_adamw_steps(kind: str) -> None:
     plus = member(kind)
     pair = LinearPair(plus, copy.deepcopy(plus))
@@ -61,8 +62,7 @@ def test_members_stay_what_they_are_over_200_adamw_steps(kind: str) -> None:
     for trained in (pair.plus, pair.minus):
         weight, inverse = (matrix.detach() for matrix in trained.matrices())
         assert float((weight - start).abs().max()) > 0.05, "a member that did not move proves nothing"
-        rotation = trained if isinstance(trained, OrthogonalMap) else trained.rotation
-        assert orthogonality_error(rotation.matrices()[0]) < BOUND
+        assert orthogonality_error(trained.orthogonal_factor()) < BOUND
         scale = float(weight.abs().max() * inverse.abs().max())
         assert float((inverse @ weight - torch.eye(WIDTH)).abs().max()) < BOUND * max(1.0, scale)
         assert float((weight @ inverse - torch.eye(WIDTH)).abs().max()) < BOUND * max(1.0, scale)
@@ -87,7 +87,7 @@ def test_a_linear_member_is_no_longer_orthogonal() -> None:
     assert orthogonality_error(member("linear").matrices()[0]) > 0.1
 
 
-@pytest.mark.parametrize("kind", LINEAR_KINDS)
+@pytest.mark.parametrize("kind", LINEAR_MAPS)
 def test_the_matrices_are_fp32_under_autocast(kind: str) -> None:
     plus = member(kind)
     plain = plus.matrices()[0]
@@ -96,7 +96,7 @@ def test_the_matrices_are_fp32_under_autocast(kind: str) -> None:
     assert plain.dtype == torch.float32
 
 
-@pytest.mark.parametrize("kind", LINEAR_KINDS)
+@pytest.mark.parametrize("kind", LINEAR_MAPS)
 def test_a_pair_is_the_second_inverse_after_the_first_map(kind: str) -> None:
     plus, minus = member(kind).double(), member(kind).double()
     with torch.no_grad():

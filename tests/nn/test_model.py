@@ -2,16 +2,19 @@
 
 from __future__ import annotations
 
+import subprocess
+import sys
+
 import pytest
 import torch
 from torch.nn.attention import SDPBackend, sdpa_kernel
 from torch.utils.flop_counter import FlopCounterMode
 
-from ppdgrow.accounting import count_parameters, flops_per_token, half_steps
 from ppdgrow.config.architecture import Architecture, BlockSpec, ImageInput, TokenInput, new_architecture
 from ppdgrow.config.kinds import Task
 from ppdgrow.config.schema import ModelConfig
 from ppdgrow.errors import InvalidInputError
+from ppdgrow.nn.cost import count_parameters, flops_per_token, half_steps
 from ppdgrow.nn.init import initial_tensors
 from ppdgrow.nn.model import build_model
 
@@ -113,3 +116,31 @@ def test_tensors_that_do_not_fit_are_named(damage, says: str) -> None:  # type: 
     damage(tensors)
     with pytest.raises(InvalidInputError, match=says):
         build_model(arch, tensors, CPU)
+
+
+BUILD = """
+import sys, torch
+from ppdgrow.config.architecture import TokenInput, new_architecture
+from ppdgrow.config.schema import ModelConfig
+from ppdgrow.nn.init import initial_tensors
+from ppdgrow.nn.model import build_model
+from ppdgrow.surgery import GrowthRequest, apply_plan, plan_growth
+model = ModelConfig(layers=1, width=8, heads=2)
+architecture = new_architecture(model, "lm", TokenInput(vocabulary_size=5, sequence_length=4))
+plan = plan_growth(architecture, GrowthRequest(("orthogonal", "depthwise"), pairs=2), step=1)
+tensors, _ = apply_plan(plan, initial_tensors(architecture, 0), {}, policy="fresh", seed=0)
+build_model(plan.architecture, tensors, torch.device("cpu"))
+"""
+CONTROL = """
+import sys, torch
+with torch.device("meta"):
+    torch.nn.Embedding(5, 8)
+"""
+
+
+@pytest.mark.parametrize(("code", "imported"), [(BUILD, False), (CONTROL, True)], ids=["build", "control"])
+def test_a_model_without_memory_runs_no_initialiser(code: str, imported: bool) -> None:
+    """On the meta device those of torch import torch._dynamo and some 890 modules."""
+    code += "print('torch._dynamo' in sys.modules)"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert done.stdout.split() == [str(imported)]

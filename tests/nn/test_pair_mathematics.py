@@ -6,25 +6,28 @@ Each promise has a negative control: the same check on a naive or damaged form m
 from __future__ import annotations
 
 import copy
+from typing import Any, Literal
 
 import pytest
 import torch
 from torch import Tensor, nn
 
 from ppdgrow.config import kinds
+from ppdgrow.config.schema import TrainConfig
 from ppdgrow.nn.branches import BranchConfig
-from ppdgrow.nn.coupling import Coupling, Pair
-from ppdgrow.nn.stream import Halves
+from ppdgrow.nn.coupling import Coupling, Halves, Pair
+from ppdgrow.optim.optimizer import NamedOptimizer
+from ppdgrow.optim.updates import OPTIMIZERS
 
 CHANNELS = 32
-KINDS = tuple(kind for kind in kinds.KINDS if kind not in kinds.LINEAR)
+KINDS = tuple(name for name, kind in kinds.KINDS.items() if kind.additive)
 DTYPES = (torch.float64, torch.float32, torch.bfloat16, torch.float16)
 
 
 def coupling(kind: str, norm: str = "layer", causal: bool = True) -> Coupling:
     torch.manual_seed(7)
     config = BranchConfig(CHANNELS, heads=4, ffn_multiplier=4, kernel_size=4, norm=norm)  # type: ignore[arg-type]
-    f, g = kinds.branches_of("transformer", kind)
+    f, g = kinds.parts_of("transformer", kind)
     module = Coupling((f, g), config, causal=causal)
     for parameter in module.parameters():  # gains, biases and scales of a trained model, not of a new one
         nn.init.normal_(parameter, std=0.3)
@@ -215,12 +218,13 @@ def test_inverse_of_coupling_and_pair_in_every_form(kind: str) -> None:
     assert max(float((u - v).abs().max()) for u, v in zip(wrong, x, strict=True)) > 1e-3
 
 
+@pytest.mark.parametrize("optimizer", OPTIMIZERS)
 @pytest.mark.parametrize("autocast", [False, True])
 @pytest.mark.parametrize("kind", KINDS)
-def test_folded_and_unfolded_training_agree_to_the_bit_over_50_adamw_steps(kind: str, autocast: bool) -> None:
+def test_folded_and_unfolded_training_agree_to_the_bit_over_50_steps(kind: str, autocast: bool, optimizer: Any) -> None:
     plus = coupling(kind)
-    unfolded = train(Pair(copy.deepcopy(plus), copy.deepcopy(plus), "inverse"), autocast)
-    folded = train(Pair(copy.deepcopy(plus), fold(plus), "folded"), autocast)
+    unfolded = train(Pair(copy.deepcopy(plus), copy.deepcopy(plus), "inverse"), autocast, optimizer)
+    folded = train(Pair(copy.deepcopy(plus), fold(plus), "folded"), autocast, optimizer)
     assert isinstance(folded, Pair)
     assert isinstance(unfolded, Pair)
     assert folded.minus is not None
@@ -245,19 +249,18 @@ def same_parameters(x: nn.Module, y: nn.Module) -> bool:
     return all(torch.equal(u, v) for u, v in zip(x.parameters(), y.parameters(), strict=True))
 
 
-def train(pair: nn.Module, autocast: bool) -> nn.Module:
-    """50 fused AdamW steps with decay and clipping, as the engine takes them."""
+def train(pair: nn.Module, autocast: bool, name: Literal["adamw", "muon"] = "adamw") -> nn.Module:
+    """50 steps with decay and clipping, as the engine takes them."""
     stack = Stack(pair)
-    optimizer = torch.optim.AdamW(stack.named_parameters(), lr=1e-3, weight_decay=0.1, fused=True)
+    optimizer = NamedOptimizer(nn.ModuleDict({"blocks": stack}), TrainConfig(lr=1e-3, optimizer=name), frozenset())
     for step in range(50):
         torch.manual_seed(step)
         x = torch.randn(2, 9, CHANNELS), torch.randn(2, 9, CHANNELS)
         with torch.autocast("cpu", dtype=torch.bfloat16, enabled=autocast):
             loss = stack.loss(x)
         loss.backward()  # type: ignore[no-untyped-call]
-        torch.nn.utils.clip_grad_norm_(pair.parameters(), 1.0)
-        optimizer.step()
-        optimizer.zero_grad()
+        optimizer.clip()
+        optimizer.step(torch.zeros(()))
     return pair
 
 

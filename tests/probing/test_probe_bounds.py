@@ -3,19 +3,17 @@
 from __future__ import annotations
 
 import copy
-from typing import Literal
 
 import pytest
 import torch
 from torch import nn
 from torch.nn.utils import parametrize
 
-from ppdgrow.config.kinds import KINDS, LINEAR, branches_of
+from ppdgrow.config.kinds import KINDS, parts_of
 from ppdgrow.nn.branches import BranchConfig
-from ppdgrow.nn.coupling import Coupling, Pair
-from ppdgrow.nn.linear import LINEAR_KINDS, LinearPair, OrthogonalMap, ScaledMap
+from ppdgrow.nn.coupling import Coupling, Halves, Pair
+from ppdgrow.nn.linear import LINEAR_MAPS, LinearMap, LinearPair, OrthogonalMap, ScaledMap
 from ppdgrow.nn.model import AnyPair
-from ppdgrow.nn.stream import Halves
 from ppdgrow.probing.cancellation import DTYPES, ROUND_TRIP_DTYPES, round_trip
 from ppdgrow.probing.roundoff import (
     branch_ratio,
@@ -32,18 +30,22 @@ HALVES: Halves = (
 )
 
 
+def config(channels: int) -> BranchConfig:
+    return BranchConfig(channels, heads=4, ffn_multiplier=4, kernel_size=4, norm="layer")
+
+
 def coupling(kind: str, seed: int) -> Coupling:
     torch.manual_seed(seed)
-    f, g = branches_of("transformer", kind)
-    module = Coupling((f, g), BranchConfig(CHANNELS, 4, 4, 4, "layer"), causal=True)
+    f, g = parts_of("transformer", kind)
+    module = Coupling((f, g), config(CHANNELS), causal=True)
     for parameter in module.parameters():
         nn.init.normal_(parameter, std=0.3)
     return module
 
 
-def linear(kind: str, seed: int) -> OrthogonalMap | ScaledMap:
+def linear(kind: str, seed: int) -> LinearMap:
     torch.manual_seed(seed)
-    member = LINEAR_KINDS[kind](2 * CHANNELS)
+    member = LINEAR_MAPS[kind](config(2 * CHANNELS))
     for parameter in member.parameters():
         nn.init.normal_(parameter, std=0.2)
     return member
@@ -51,7 +53,7 @@ def linear(kind: str, seed: int) -> OrthogonalMap | ScaledMap:
 
 def untied(kind: str) -> AnyPair:
     """A trained pair, whose members have nothing in common any more."""
-    if kind in LINEAR:
+    if not KINDS[kind].additive:
         return LinearPair(linear(kind, 3), linear(kind, 4))
     return Pair(coupling(kind, 3), coupling(kind, 4), "folded")
 
@@ -102,7 +104,7 @@ def share(block: Coupling | AnyPair, dtype: str) -> float | None:
 
 
 def wrong(kind: str) -> list[Coupling | AnyPair]:
-    if kind in LINEAR:
+    if not KINDS[kind].additive:
         return [SwappedLinear(linear(kind, 3), linear(kind, 4))]
     members = coupling(kind, 3), coupling(kind, 4)
     order = copy.deepcopy(members[0])
@@ -114,9 +116,9 @@ def wrong(kind: str) -> list[Coupling | AnyPair]:
 @pytest.mark.parametrize("kind", KINDS)
 def test_a_correct_inverse_uses_less_than_half_of_its_bound(kind: str, dtype: str) -> None:
     used = share(untied(kind), dtype)
-    assert (used is None) == (kind in LINEAR and dtype == "bf16"), "torch solves no linear system in bf16"
+    assert (used is None) == (not KINDS[kind].additive and dtype == "bf16"), "torch solves no linear system in bf16"
     assert used is None or used < 0.5
-    if kind not in LINEAR:
+    if KINDS[kind].additive:
         used = share(coupling(kind, 3), dtype)
         assert used is not None
         assert used < 0.5
@@ -131,7 +133,7 @@ def test_control_a_wrong_inverse_is_far_beyond_its_bound(kind: str, dtype: str) 
         assert used > 100, type(block)
 
 
-@pytest.mark.parametrize("kind", [kind for kind in KINDS if kind not in LINEAR])
+@pytest.mark.parametrize("kind", [name for name, kind in KINDS.items() if kind.additive])
 def test_control_bf16_sees_an_inverse_that_is_wrong_by_whole_branch_terms(kind: str) -> None:
     """Off by whole branch terms of half the stream. What is less wrong than that, only the finer types can tell."""
     members = coupling(kind, 3), coupling(kind, 4)
@@ -181,11 +183,11 @@ def test_a_linear_pair_is_allowed_what_its_condition_costs() -> None:
     assert used < 0.5
 
 
-@pytest.mark.parametrize("kind", LINEAR)
+@pytest.mark.parametrize("kind", LINEAR_MAPS)
 @pytest.mark.parametrize("width", [8, 64])
 @pytest.mark.parametrize("norm", [0.1, 10.0])
-def test_rotations_stay_orthogonal_within_the_bound(kind: Literal["orthogonal"], width: int, norm: float) -> None:
-    member = LINEAR_KINDS[kind](width)
+def test_rotations_stay_orthogonal_within_the_bound(kind: str, width: int, norm: float) -> None:
+    member = LINEAR_MAPS[kind](config(width))
     torch.manual_seed(0)
     for parameter in member.parameters():
         nn.init.normal_(parameter, std=norm / width**0.5)

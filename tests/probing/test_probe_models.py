@@ -7,18 +7,17 @@ import json
 import pytest
 import torch
 
-from ppdgrow.accounting import half_steps
 from ppdgrow.config.architecture import Architecture, ImageInput, InputSpec, TokenInput, VectorInput, new_architecture
-from ppdgrow.config.kinds import FAMILIES, LINEAR, Task
+from ppdgrow.config.kinds import FAMILIES, KINDS, Task
 from ppdgrow.config.schema import ModelConfig, Recipe
 from ppdgrow.data.batches import Batch
+from ppdgrow.nn.cost import half_steps
 from ppdgrow.nn.coupling import Coupling
 from ppdgrow.nn.init import initial_tensors
 from ppdgrow.nn.linear import LinearPair
 from ppdgrow.nn.model import Model, build_model
 from ppdgrow.probing.probe import probe_model
-from ppdgrow.probing.report import IDLE_ACTIVITY, ProbeReport
-from ppdgrow.probing.table import block_rows, pair_rows
+from ppdgrow.probing.report import IDLE_ACTIVITY, ProbeReport, block_rows, pair_rows
 from ppdgrow.surgery import GrowthRequest, apply_plan, plan_growth, theta_digest, untie
 from ppdgrow.training.context import Setting
 
@@ -83,7 +82,7 @@ def test_every_kind_passes_in_every_family_and_stream(
     document = json.loads(json.dumps(report.document(), allow_nan=False))
     assert [pair["kind"] for pair in document["pairs"]] == [block.kind for block in architecture.pairs]
     for pair in document["pairs"]:
-        rotates = pair["kind"] in LINEAR
+        rotates = not KINDS[pair["kind"]].additive
         judged = {"fp64", "fp32"} if rotates else {"fp64", "fp32", "bf16"}
         assert pair["bound"].keys() == pair["round_trips"].keys() == judged
         assert (pair["orthogonality"] is not None) == rotates

@@ -36,17 +36,18 @@ from torch import Tensor
 from torch.nn.attention import SDPBackend, sdpa_kernel
 from torch.utils.flop_counter import FlopCounterMode
 
-from ppdgrow.accounting import count_parameters, flops_per_token, tokens_per_example
 from ppdgrow.checkpoint import Checkpoint, read_checkpoint, write_checkpoint
 from ppdgrow.config.architecture import Architecture
-from ppdgrow.config.kinds import FAMILIES, LINEAR
+from ppdgrow.config.kinds import FAMILIES, KINDS
 from ppdgrow.config.state import DataIdentity, Environment, Ledger, TrainerState
 from ppdgrow.nn.branches import OUTPUT_PROJECTION
-from ppdgrow.nn.coupling import Coupling, Pair
+from ppdgrow.nn.cost import count_parameters, flops_per_token, tokens_per_example
+from ppdgrow.nn.coupling import Coupling, Halves, Pair, join, split
 from ppdgrow.nn.linear import LinearPair, OrthogonalMap
 from ppdgrow.nn.model import AnyPair
-from ppdgrow.nn.stream import Halves, join, split
+from ppdgrow.nn.parts import block_parts
 from ppdgrow.surgery import GrowthRequest, remove_blocks, theta_digest, untie
+from ppdgrow.surgery.plan import METHODS
 
 ROUND_TRIP = {"fp64": 1e-9, "fp32": 1e-3}  # relative to the largest entry
 Grown = tuple[Architecture, dict[str, Tensor], Architecture, dict[str, Tensor]]
@@ -95,7 +96,7 @@ def test_gradients_of_old_parameters_stay_and_those_of_the_members_are_opposite(
     expected, found = gradients(old_architecture, old, mode), gradients(architecture, tensors, mode)
     assert found.keys() == tensors.keys(), "a parameter without a gradient would never train"
     assert all(torch.equal(found[name], expected[name]) for name in expected)
-    folded = expected_kind(case, kind) not in LINEAR
+    folded = KINDS[expected_kind(case, kind)].additive
     members = [name for name in found if ".plus." in name]
     assert members
     for name in members:
@@ -203,10 +204,10 @@ def test_removal_by_id_gives_the_parents_tensors_back(case: Case, kind: str, fir
         assert all(back[name] is old[name] for name in old)
 
 
-@pytest.mark.parametrize("method", ["pair", "zero", "copy", "fresh"])
+@pytest.mark.parametrize("method", METHODS)
 @every_case
 def test_every_method_adds_twice_as_many_layers_as_pairs(case: Case, method: str) -> None:
-    """`pair` and `zero` keep the function to the last bit, `copy` and `fresh` change it."""
+    """And keeps the function to the last bit, or changes it, as it declares."""
     architecture = case.architecture()
     old = weights(architecture)
     request = GrowthRequest(method=method, pairs=3)  # type: ignore[arg-type]
@@ -215,7 +216,7 @@ def test_every_method_adds_twice_as_many_layers_as_pairs(case: Case, method: str
     if method != "pair":
         assert {block.kind for block in plan.architecture.blocks} == {case.layer}
     assert all(tensors[name] is old[name] for name in old)
-    keeps = method in ("pair", "zero")
+    keeps = METHODS[method].preserves_function
     for mode in MODES if keeps else ("fp64", "fp32"):  # a new layer can be too small for a short significand
         assert torch.equal(logits(plan.architecture, tensors, mode), logits(architecture, old, mode)) == keeps, mode
 
@@ -239,9 +240,10 @@ def test_no_token_of_lm_sees_a_later_one_and_mixers_of_other_tasks_do(case: Case
         moved = (before != after).flatten(2).any(-1).any(0)
         assert bool(moved[5])
         spec = next(block for block in architecture.blocks if block.id == name)
-        mixes = spec.kind not in ("ffn", *LINEAR)
-        assert bool(moved[6:].any()) == mixes
-        assert bool(moved[:5].any()) == (mixes and case.task != "lm" and spec.kind != "recurrent"), spec.kind
+        mixers = [part.module for part in block_parts(architecture, spec) if part.module.mixes_tokens]
+        looks_ahead = any(not mixer.always_causal for mixer in mixers)
+        assert bool(moved[6:].any()) == bool(mixers)
+        assert bool(moved[:5].any()) == (looks_ahead and case.task != "lm"), spec.kind
 
 
 @pytest.mark.parametrize("case", [case for case in CASES if case.task == "lm"], ids=str)
@@ -325,8 +327,8 @@ class SequentialProducts(LinearPair):
 
 # One task and one input of each family, layer, stream and kind.
 SOME = list({(case.family, case.layer, case.stream, kind): (case, kind) for case, kind in GROWTHS}.values())
-ADDITIVE = [(case, kind) for case, kind in SOME if kind not in LINEAR]
-ALL_LINEAR = [(case, kind) for case, kind in SOME if kind in LINEAR]
+ADDITIVE = [(case, kind) for case, kind in SOME if KINDS[kind].additive]
+ALL_LINEAR = [(case, kind) for case, kind in SOME if not KINDS[kind].additive]
 
 
 @torch.no_grad()

@@ -11,7 +11,7 @@ from grown_models import CASES, CPU, Case, every_case, gradients, grow, inputs, 
 from torch import Tensor
 
 from ppdgrow.config.architecture import Architecture
-from ppdgrow.config.kinds import FAMILIES, KINDS, LINEAR
+from ppdgrow.config.kinds import FAMILIES, KINDS
 from ppdgrow.errors import ConfigError
 from ppdgrow.nn.model import build_model
 from ppdgrow.surgery import GrowthRequest, plan_growth, remove_blocks, theta_digest, untie
@@ -204,5 +204,5 @@ def test_a_kind_without_a_counterpart_is_drawn_and_said_so(case: Case) -> None:
         plan = plan_growth(case.architecture(), GrowthRequest(kinds=(kind,)), step=1)
         drawn = any(origin.how == "random" for origin in plan.origins)
         assert drawn == any("drawn at random" in note for note in plan.notes)
-        if kind in LINEAR or (kind == "depthwise"):
+        if not KINDS[kind].additive or kind == "depthwise":
             assert drawn

@@ -2,15 +2,20 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from typing import Any
+
 import pytest
 import torch
 from torch import Tensor
 
 from ppdgrow.config.architecture import Architecture, TokenInput, new_architecture
-from ppdgrow.config.schema import ModelConfig
+from ppdgrow.config.schema import ModelConfig, TrainConfig
 from ppdgrow.errors import ConfigError
 from ppdgrow.nn.init import initial_tensors
 from ppdgrow.nn.model import Model, build_model, tensor_shapes
+from ppdgrow.optim.optimizer import NamedOptimizer
+from ppdgrow.optim.updates import OPTIMIZERS, AdamW, Muon, Update, update_that_keeps, updates_of
 from ppdgrow.surgery import GrowthRequest, apply_plan, plan_growth, remove_blocks, select_pair, theta_digest, untie
 from ppdgrow.surgery.positions import describe_positions, resolve_positions
 
@@ -29,10 +34,15 @@ def weights(arch: Architecture) -> dict[str, Tensor]:
     return {name: tensor + 0.3 * torch.randn_like(tensor) for name, tensor in initial_tensors(arch, 5).items()}
 
 
-def moments(tensors: dict[str, Tensor]) -> MomentsByName:
+def moments(tensors: dict[str, Tensor], update: type[Update] = AdamW) -> MomentsByName:
     torch.manual_seed(4)
+    draw: dict[str, Callable[[Tensor], Tensor]] = {
+        "momentum": torch.randn_like,
+        "scale": torch.rand_like,
+        "counter": lambda zero: zero + 7.0,
+    }
     return {
-        name: {"exp_avg": torch.randn_like(t), "exp_avg_sq": torch.rand_like(t), "step": torch.tensor(7.0)}
+        name: {entry: draw[update.entries[entry]](zero) for entry, zero in update.new_state(t).items()}
         for name, t in tensors.items()
     }
 
@@ -45,7 +55,9 @@ def logits(arch: Architecture, tensors: dict[str, Tensor]) -> Tensor:
 
 def grow(arch: Architecture, tensors: dict[str, Tensor], request: GrowthRequest, state: MomentsByName | None = None):  # type: ignore[no-untyped-def]
     plan = plan_growth(arch, request, step=9)
-    grown, grown_state = apply_plan(plan, tensors, state or {}, policy=request.moments, seed=1)
+    grown, grown_state = apply_plan(
+        plan, tensors, state or {}, policy=request.moments, seed=1, rules_for=update_that_keeps
+    )
     return plan, grown, grown_state
 
 
@@ -199,11 +211,12 @@ def test_zero_copies_keep_the_function_and_fresh_layers_do_not(stream: str) -> N
     assert not torch.equal(logits(fresh.architecture, fresh_tensors), logits(arch, old))
 
 
+@pytest.mark.parametrize("update", [AdamW, Muon])
 @pytest.mark.parametrize("policy", ["fresh", "copy_v", "copy"])
-def test_moments_of_new_parameters(policy: str) -> None:
+def test_moments_of_new_parameters(policy: str, update: type[Update]) -> None:
     arch = architecture("residual")
     old = weights(arch)
-    state = moments(old)
+    state = moments(old, update)
     request = GrowthRequest(position="2", moments=policy)  # type: ignore[arg-type]
     _, _, grown_state = grow(arch, old, request, state)
     assert all(torch.equal(grown_state[n][k], state[n][k]) for n in state for k in state[n])
@@ -211,10 +224,13 @@ def test_moments_of_new_parameters(policy: str) -> None:
     if policy == "fresh":
         assert new not in grown_state
         return
-    assert torch.equal(grown_state[new]["exp_avg_sq"], source["exp_avg_sq"][:8, 1::2])
-    assert grown_state[new]["step"] == 7.0
-    first = source["exp_avg"][:8, 1::2] if policy == "copy" else torch.zeros(8, 32)
-    assert torch.equal(grown_state[new]["exp_avg"], first)
+    assert grown_state[new].keys() == update.entries.keys()
+    momentum = next(entry for entry, role in update.entries.items() if role == "momentum")
+    first = source[momentum][:8, 1::2] if policy == "copy" else torch.zeros(8, 32)
+    assert torch.equal(grown_state[new][momentum], first)
+    if update is AdamW:
+        assert torch.equal(grown_state[new]["exp_avg_sq"], source["exp_avg_sq"][:8, 1::2])
+        assert grown_state[new]["step"] == 7.0
 
 
 def test_stale_momentum_moves_both_members_alike() -> None:
@@ -225,7 +241,7 @@ def test_stale_momentum_moves_both_members_alike() -> None:
     arch = architecture()
     old = weights(arch)
     plan, grown, state = grow(arch, old, GrowthRequest(moments="copy"), moments(old))
-    untied_arch, untied, untied_state = untie(plan.architecture, grown, state)
+    untied_arch, untied, untied_state = untie(plan.architecture, grown, state, update_that_keeps)
     plus, minus = "blocks.p1.plus.f.out.weight", "blocks.p1.minus.f.out.weight"
     assert torch.equal(untied_state[minus]["exp_avg"], -untied_state[plus]["exp_avg"])
     assert torch.equal(untied_state[minus]["exp_avg_sq"], untied_state[plus]["exp_avg_sq"])
@@ -240,6 +256,31 @@ def test_stale_momentum_moves_both_members_alike() -> None:
 
     assert torch.equal(logits(untied_arch, stepped(1.0)), logits(arch, old))
     assert not torch.equal(logits(untied_arch, stepped(-1.0)), logits(arch, old))
+
+
+@pytest.mark.parametrize("optimizer", OPTIMIZERS)
+@pytest.mark.parametrize("damaged", [False, True])
+def test_a_step_on_stale_momentum_alone_leaves_the_function_unchanged(optimizer: Any, damaged: bool) -> None:
+    """The optimizer itself takes it, with gradients of zero; the control is momentum of the wrong sign."""
+    arch = architecture()
+    old = weights(arch)
+    config = TrainConfig(optimizer=optimizer, weight_decay=0.0)
+    updates = updates_of(build_model(arch, old, CPU), optimizer)
+    state = {name: moments({name: tensor}, updates[name])[name] for name, tensor in old.items()}
+    plan, grown, grown_state = grow(arch, old, GrowthRequest(moments="copy"), state)
+    untied_arch, untied, untied_state = untie(plan.architecture, grown, grown_state, update_that_keeps)
+    if damaged:
+        name = "blocks.p1.minus.f.out.weight"
+        untied_state[name] = updates["blocks.l1.g.out.weight"].negated(untied_state[name])
+    model = build_model(untied_arch, untied, CPU)
+    for name, parameter in model.named_parameters():
+        parameter.requires_grad_(name.startswith("blocks.p1"))
+        parameter.grad = torch.zeros_like(parameter)
+    stepper = NamedOptimizer(model, config, frozenset())
+    stepper.load_moments(untied_state)
+    stepper.step(torch.zeros(()))
+    assert not torch.equal(model.get_parameter("blocks.p1.plus.f.out.weight"), untied["blocks.p1.plus.f.out.weight"])
+    assert torch.equal(logits(untied_arch, dict(model.state_dict())), logits(arch, old)) != damaged
 
 
 def test_removal_of_a_tied_pair_gives_the_parent_back() -> None:

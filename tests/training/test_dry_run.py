@@ -10,8 +10,8 @@ from typing import Any
 
 import pytest
 import torch
+from bad_recipes import BAD_TRAINING
 from command_line import TINY, Command
-from test_bad_input import BAD_TRAINING
 from torch._subclasses.fake_tensor import FakeTensorMode
 
 from ppdgrow.checkpoint import RunFolder, read_checkpoint, read_config, read_jsonl
@@ -23,10 +23,9 @@ from ppdgrow.engine.device import Precision
 from ppdgrow.errors import ConfigError
 from ppdgrow.nn.init import initial_tensors
 from ppdgrow.nn.model import Model, build_model
-from ppdgrow.optim.schedule import make_schedule
+from ppdgrow.optim.schedule import make_schedule, phases, schedule_line
 from ppdgrow.surgery import GrowthRequest, plan_growth, untie
-from ppdgrow.training.footprint import footprint, saved_bytes
-from ppdgrow.training.outlook import phases, schedule_line
+from ppdgrow.training.resources import footprint, saved_bytes
 from ppdgrow.training.start import Start
 
 CPU = torch.device("cpu")
@@ -142,6 +141,8 @@ def test_the_size_of_a_checkpoint_is_that_on_the_disk(ppdgrow: Command, shallow:
         "train --layers 2 --steps 10 --out w -o data.tokenizer=bpe:300",
         "train g --steps 6 --out t",
         "train g --steps 6 --out u --only pairs",
+        "train g --steps 6 --out m -o train.optimizer=muon",
+        "train m --steps 6 --out n --only pairs -o train.optimizer=adamw",
     ):
         foreseen = ppdgrow(f"{line} --dry-run --json", *TINY).document
         ppdgrow(f"{line} --quiet", *TINY)
@@ -149,6 +150,14 @@ def test_the_size_of_a_checkpoint_is_that_on_the_disk(ppdgrow: Command, shallow:
         assert newest is not None
         size = sum(file.stat().st_size for file in newest.iterdir())
         assert abs(foreseen["checkpoint_bytes"] - size) < 200
+        newest_ids = read_config(newest).newest_ids if "--only" in line else {}
+        trained = [
+            state
+            for name, state in read_checkpoint(newest).moments.items()
+            if not newest_ids or name.split(".")[1] in newest_ids
+        ]
+        held = sum(tensor.nbytes for state in trained for tensor in state.values())
+        assert foreseen["memory"]["optimizer_bytes"] == held
 
 
 def test_on_from_a_checkpoint_its_tied_pairs_count_twice(ppdgrow: Command, shallow: Path) -> None:
@@ -206,7 +215,7 @@ def fake_activations(architecture: Architecture, precision: Precision, batch: Ba
         start = Start(architecture, dict(initial_tensors(architecture, 0)), {}, {}, 0, 0.0, Ledger())
     recipe = Recipe(train=TrainConfig(batch_size=len(batch.targets), **train))
     found = footprint(start, recipe, batch, device=CPU, precision=precision, data_bytes=0, fake=fake)
-    return found.memory.activations_bytes
+    return found.memory["activations_bytes"]
 
 
 def real_model(architecture: Architecture) -> Model:
@@ -310,7 +319,7 @@ def test_the_learning_rate_as_a_line() -> None:
 def test_the_document_is_the_runs_metrics_to_be(ppdgrow: Command) -> None:
     document = ppdgrow(f"{LINE} --dry-run --json", *TINY).document
     ppdgrow(f"{LINE} --quiet", *TINY)
-    rates = {line["step"]: line["lr"] for line in read_jsonl(Path("a/metrics.jsonl"))}
+    rates = {line["step"]: line["lr"] for line in read_jsonl(Path("a/metrics.jsonl")) if "train_loss" in line}
     for phase in document["learning_rate"]:
         assert phase["first_lr"] == rates[phase["first_step"]]
         assert phase["last_lr"] == rates[phase["last_step"]]

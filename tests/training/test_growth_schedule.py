@@ -10,7 +10,7 @@ from ppdgrow.config.architecture import TokenInput, new_architecture
 from ppdgrow.config.growth import GrowthConfig
 from ppdgrow.config.schema import ModelConfig, Recipe
 from ppdgrow.errors import ConfigError
-from ppdgrow.training.growth_schedule import GrowthSchedule, check_growth_schedule, is_plateau, requests_of
+from ppdgrow.training.growth_schedule import GrowthSchedule, is_plateau, planned_growths, requests_of
 
 MODEL = new_architecture(
     ModelConfig(layers=2, width=16, heads=2), "lm", TokenInput(vocabulary_size=8, sequence_length=8)
@@ -111,12 +111,12 @@ def test_candidates_take_from_the_entry_what_they_leave_out() -> None:
 )
 def test_what_cannot_be_tried_is_refused_at_the_start(entries: list[GrowthConfig], message: str) -> None:
     with pytest.raises(ConfigError) as caught:
-        check_growth_schedule(growth_schedule(*entries), MODEL)
+        planned_growths(growth_schedule(*entries), MODEL)
     assert message in str(caught.value)
 
 
 def test_a_place_that_an_earlier_growth_makes_is_fine() -> None:
-    check_growth_schedule(growth_schedule(entry(10, pairs=2), entry(30, position="4")), MODEL)
+    planned_growths(growth_schedule(entry(10, pairs=2), entry(30, position="4")), MODEL)
 
 
 def test_growths_must_leave_room_for_each_other() -> None:

@@ -19,6 +19,7 @@ RANDOM = {"train": 6, "progressive": 5, "grow-pair": 4, "resave": 2, "compare": 
 # A scenario, and the operations before which it is killed, once for each kind.
 WINDOWS = {
     "a save": ("train", r"(open|rename) r/checkpoints/\.tmp|fsync r/metrics"),
+    "a save of another optimizer": ("muon", r"(open|rename) r/checkpoints/\.tmp"),
     "a prune": ("train", r"(rename|remove|rmdir) r/checkpoints/(step|\.tmp)"),
     "a save of a step that is there": ("resave", r"(remove|rmdir|fsync|open) r/checkpoints/\.tmp"),
     "an evaluation that was interrupted": ("unevaluated", r"open r/metrics"),

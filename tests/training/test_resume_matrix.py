@@ -22,9 +22,10 @@ from command_line import Command
 from equality import differences, events, metrics_faults
 from local_images import write_classes
 
-from ppdgrow.checkpoint import RunFolder, read_checkpoint, read_jsonl, read_state, write_checkpoint
+from ppdgrow.checkpoint import RunFolder, read_checkpoint, read_jsonl, read_state, write_checkpoint, write_jsonl
 from ppdgrow.cli import build_app
 from ppdgrow.cli.app import run
+from ppdgrow.comparison.reading import read_history
 from ppdgrow.data import batches
 from ppdgrow.data.batches import Batch, Batches
 from ppdgrow.engine import evaluate
@@ -32,6 +33,7 @@ from ppdgrow.engine.device import set_rng_state
 from ppdgrow.engine.evaluate import BatchLike
 from ppdgrow.errors import StorageError
 from ppdgrow.growth import expansion
+from ppdgrow.optim.updates import AdamW, Muon
 from ppdgrow.seeding import generator
 from ppdgrow.training import trainer as trainer
 from ppdgrow.training.recorder import Recorder
@@ -299,6 +301,16 @@ def test_masked_tokens_and_pieces_of_a_batch(train: Any, unbroken: Any) -> None:
     assert not differences("broken", unbroken("coupled", "mlm", *more))
 
 
+def test_another_optimizer_through_growth(train: Any, unbroken: Any) -> None:
+    """Stopped before any growth, in a trial that is kept, killed in the twin of it, and after a rejected one."""
+    more = ("train.optimizer=muon", GROWTH)
+    for stop in (draw(5), draw(9, dies=True), draw(9, 2), draw(17)):
+        train(stop, "residual", "lm", *more)
+    train(None, "residual", "lm", *more)
+    assert [event["decision"] for event in events("broken") if event["event"] == "decision"] == ["accept", "reject"]
+    assert not differences("broken", unbroken("residual", "lm", *more))
+
+
 @pytest.mark.slow
 def test_stopped_at_every_step(train: Any, unbroken: Any) -> None:
     """As often as there are steps: each process makes one."""
@@ -328,6 +340,7 @@ def test_a_model_grown_by_a_command_between_two_stopped_runs(ppdgrow: Command, w
 
 
 CONTROLS = [
+    ("coupled", "lm", "momentum_buffer"),
     *(("coupled", "lm", part) for part in ("rng", "moments", "exp_avg", "exp_avg_sq", "step", "position", "epoch")),
     *(("residual", "classify", part) for part in ("rng", "moments", "position", "epoch", "augment")),
     ("coupled", "mlm", "mask"),
@@ -337,18 +350,22 @@ CONTROLS = [
 @pytest.mark.parametrize(("stream", "task", "part"), CONTROLS, ids=["-".join(control) for control in CONTROLS])
 def test_control_what_is_left_out_is_seen(train: Any, unbroken: Any, stream: str, task: str, part: str) -> None:
     """Without one part of the state the weights come out otherwise."""
-    train(draw(9), stream, task)
+    more = ["train.optimizer=muon"] if part in Muon.entries else []
+    train(draw(9), stream, task, *more)
     folder = RunFolder(Path("broken")).checkpoint_path(9)
     checkpoint = read_checkpoint(folder)
     assert list(checkpoint.rng) == ["cpu"], "the only stream with a state of its own on a CPU"
-    if part in ("exp_avg", "exp_avg_sq", "step"):
-        moments = {name: kept | {part: torch.zeros_like(kept[part])} for name, kept in checkpoint.moments.items()}
+    if part in (*AdamW.entries, *Muon.entries):
+        moments = {
+            name: {entry: torch.zeros_like(tensor) if entry == part else tensor for entry, tensor in state.items()}
+            for name, state in checkpoint.moments.items()
+        }
         write_checkpoint(folder, dataclasses.replace(checkpoint, moments=moments))
     elif part in ("rng", "moments"):
         write_checkpoint(folder, dataclasses.replace(checkpoint, **dict[str, Any]({part: {}})))
     with left_out(part):
-        train(None, stream, task)
-    found = differences("broken", unbroken(stream, task))
+        train(None, stream, task, *more)
+    found = differences("broken", unbroken(stream, task, *more))
     assert any(name.startswith("step 21: weight") for name in found), found
 
 
@@ -480,12 +497,39 @@ def test_the_rerun_of_a_finished_run_says_what_its_metrics_lost(
     shutil.copytree(unbroken("coupled", "lm"), "broken")
     _edit_metrics("broken", change)
     before = Path("broken/metrics.jsonl").read_bytes()
-    *warnings, last = ppdgrow(
-        "", *(word for word in words("broken", "coupled", "lm") if word != "--quiet")
-    ).stderr.splitlines()
-    assert last == "already finished: step 21 is in broken"
+    lines = ppdgrow("", *(word for word in words("broken", "coupled", "lm") if word != "--quiet")).stderr.splitlines()
+    warnings = lines[: lines.index("already finished: step 21 is in broken")]  # what comes next is proposed after it
     assert [told in warning for warning in warnings] == ([True] if told else [])
     assert Path("broken/metrics.jsonl").read_bytes() == before
+
+
+def _by_step(folder: str) -> list[dict[str, Any]]:
+    """Metrics as older versions wrote them: the figures of an evaluation in its step's own line."""
+    steps: dict[int, dict[str, Any]] = {}
+    for line in read_jsonl(Path(folder) / "metrics.jsonl"):
+        steps.setdefault(line["step"], {}).update(line)
+    return list(steps.values())
+
+
+@pytest.mark.parametrize("stop", [draw(9), evaluation(2, 2)], ids=["between evaluations", "in an evaluation"])
+def test_metrics_of_older_versions_are_read_and_the_run_goes_on(
+    train: Any, unbroken: Any, ppdgrow: Command, words: Words, stop: Stop
+) -> None:
+    whole = unbroken("coupled", "lm")
+    train(stop, "coupled", "lm")
+    write_jsonl(Path("broken/metrics.jsonl"), _by_step("broken"))
+    assert "warning" not in ppdgrow("", *words("broken", "coupled", "lm")).stderr
+    untimed = [
+        [{key: value for key, value in line.items() if key != "timing"} for line in _by_step(name)]
+        for name in ("broken", whole)
+    ]
+    assert untimed[0] == untimed[1]
+    shutil.copytree(whole, "old")
+    write_jsonl(Path("old/metrics.jsonl"), _by_step("old"))
+    new, old = (read_history(Path(name)).metrics for name in (whole, "old"))
+    assert new.evaluations == old.evaluations
+    assert [point.step for point in new.evaluations] == [4, 8, 12, 16, 20, 21]
+    assert new.steps.tolist() == old.steps.tolist()
 
 
 def test_many_gaps_stay_one_short_line(train: Any, ppdgrow: Command, words: Words) -> None:

@@ -188,9 +188,10 @@ class _Search:
     def note(self, taken: str) -> None:
         """Say which column was guessed where another could be meant, or where it is not called as usual."""
         others = [field.name for field in self.tables.schema if self.fits(field) and field.name != taken]
-        rivals = [name for name in others if {name.lower(), name.lower().rpartition("_")[2]} & set(self.usual)]
-        if self.given is None and (rivals or taken.lower() not in self.usual):
-            instead = f", not from {few(rivals)}" if rivals else ""
+        if self.kind == "label":  # any whole number or string could be one: only those that are called so are meant
+            others = [name for name in others if {name.lower(), name.lower().rpartition("_")[2]} & set(self.usual)]
+        if self.given is None and (others or taken.lower() not in self.usual):
+            instead = f", not from {few(others)}" if others else ""
             self.tables.notes.append(
                 f"{self.kind} taken from the column {taken!r}{instead} (set data.{self.kind}_column to choose)"
             )

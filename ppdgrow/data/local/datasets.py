@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Sequence, Set
-from functools import cached_property
+from functools import cached_property, partial
 from pathlib import Path
 from typing import TypeVar
 
@@ -119,12 +119,11 @@ class LocalImages(ImageDataset):
         side = self.config.image_size
         if side is not None:
             return 3, side, side
-        sizes = set()
+        sizes: set[tuple[int, int]] = set()
         splits: tuple[Split, ...] = ("train", "validation")
-        read = dict.fromkeys(_range_of(self._source, split, IMAGE_SHARE, self.config).part for split in splits)
-        for part in read:
+        for part in dict.fromkeys(_range_of(self._source, split, IMAGE_SHARE, self.config).part for split in splits):
             for sample in self._source.samples(part):
-                size = self._attempt(sample, lambda sample: size_of(sample.read()))
+                size = self._attempt(sample, size_of)
                 if size is not None:
                     sizes.add(size)
             if len(sizes) > 1:
@@ -144,12 +143,11 @@ class LocalImages(ImageDataset):
             )
         _, height, width = self.image_size
         self._check_memory(len(chosen) * 3 * height * width)
-        number = {name: index for index, name in enumerate(self.classes)}
         images, labels = [], []
         if split != "train":
             self._refuse_untrained(chosen, {sample.label for sample in self._chosen("train")[0]})
         for sample in chosen:
-            pixels = self._attempt(sample, lambda sample: decode(sample.read(), (height, width)))
+            pixels = self._attempt(sample, partial(decode, size=(height, width)))
             if pixels is not None:
                 images.append(pixels)
                 labels.append(sample.label)
@@ -159,8 +157,8 @@ class LocalImages(ImageDataset):
             self._refuse_untrained(samples, set(labels))
             unused = [name for name in self.classes if name not in set(labels)]
             self.notes += [f"no image has the class {few(unused)}, which the table names"] if unused else []
-        classes = torch.tensor([number[label] for label in labels], dtype=torch.int64)
-        return LabelledImages(torch.stack(images), classes)
+        number = {name: index for index, name in enumerate(self.classes)}
+        return LabelledImages(torch.stack(images), torch.tensor([number[label] for label in labels]))
 
     def _chosen(self, split: Split) -> tuple[list[Sample], list[Sample]]:
         """The images of a split, and those of the part that it is cut from."""
@@ -197,10 +195,10 @@ class LocalImages(ImageDataset):
                 f"the memory ({available / 1e9:.1f} GB): set a smaller -o data.image_size, such as 64"
             )
 
-    def _attempt(self, sample: Sample, work: Callable[[Sample], Result]) -> Result | None:
+    def _attempt(self, sample: Sample, work: Callable[[bytes], Result]) -> Result | None:
         """The outcome of work on a sample, or None if it is broken and `data.skip_broken` says to go on."""
         try:
-            return work(sample)
+            return work(sample.read())
         except Exception as error:  # decoders raise whatever they like
             message = f"data {self.config.name!r}: the image {sample.name!r} cannot be read ({first_line(error)})"
             if not self.config.skip_broken:

@@ -9,7 +9,7 @@ import pytest
 import torch
 from command_line import TINY, Command
 from safetensors.torch import load_file
-from test_fuzz import seal
+from tampering import seal
 from test_hostile_checkpoints import TRAINER, WEIGHTS, weights
 
 import ppdgrow as package

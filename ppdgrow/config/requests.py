@@ -1,0 +1,352 @@
+"""What a user asks of each command: its options, their help, defaults and checks, for command line and Python alike."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from functools import cached_property
+from pathlib import Path
+from typing import Annotated, Any, Literal, Self
+
+from pydantic import Field, ValidationInfo, field_validator, model_validator
+
+from ppdgrow.config.growth import NAMED_POSITIONS, GrowthConfig, JudgingRule, Method, Moments, Source
+from ppdgrow.config.kinds import PAIR_NAMES
+from ppdgrow.config.load import Layer, flat_keys, parse_override, read_yaml, resolve
+from ppdgrow.config.options import (
+    DATA,
+    DECISION,
+    GROWTH,
+    HARDWARE,
+    OUTPUT,
+    RECIPE,
+    SAMPLE,
+    Request,
+    option,
+    plain,
+    recipe_key,
+)
+from ppdgrow.config.yaml12 import format_value
+from ppdgrow.errors import ConfigError
+
+# Those of `probing.cancellation`, which needs torch.
+DTYPE_NAMES = ("fp64", "fp32", "bf16", "bf16_autocast", "fp16")
+
+DeviceName = Literal["auto", "cpu", "cuda"]
+PrecisionName = Literal["auto", "fp32", "bf16"]
+_CHECKPOINT: dict[str, Any] = {"metavar": "CKPT", "argument": True}
+_DATA_DIR = "Folder with local copies of the data sets; without it PPDGROW_DATA, else a download."
+_OUT = "Output run folder; without it one is named and printed."
+_PRECISION = "fp32, or bf16 autocast; without it, as the run was trained."
+
+Checkpoint = Annotated[Path, option("Run folder or checkpoint; only read.", default=..., **_CHECKPOINT)]
+DataDir = Annotated[Path | None, option(_DATA_DIR, DATA, "FOLDER")]
+Device = Annotated[DeviceName, option("Where to compute.", HARDWARE, "auto|cpu|cuda")]
+Precision = Annotated[PrecisionName | None, option(_PRECISION, HARDWARE, "auto|fp32|bf16")]
+Out = Annotated[Path | None, option(_OUT, OUTPUT, "FOLDER")]
+
+
+class TrainRequest(Request):
+    """A run from scratch, or on from a checkpoint."""
+
+    checkpoint: Path | None = option(
+        "Go on from this run folder or checkpoint; leave out for a new model.", **_CHECKPOINT
+    )
+    recipe: Path | Mapping[Any, Any] | None = option(
+        "Recipe in YAML.",
+        RECIPE,
+        "FILE",
+        doc="A YAML file, or the same as a mapping of sections: `{'train': {'lr': 3e-4}}`.",
+    )
+    values: Mapping[Any, Any] | None = Field(
+        None, description="Recipe values by dotted key, such as `{'train.lr': 3e-4}`, over those of the recipe."
+    )
+    override: tuple[str, ...] = option(
+        "Set any recipe key; may be repeated, the last one of a key holds.",
+        RECIPE,
+        "KEY=VALUE",
+        flag="-o",
+        default=(),
+        in_python=False,
+    )
+    keys: bool = option("List all recipe keys with their defaults, and exit.", RECIPE, default=False, in_python=False)
+    model: Any = recipe_key("model.family", "Model family: {}.", metavar="FAMILY")
+    num_layers: Any = recipe_key("model.layers", "Layers of a new model; of CKPT, those that it has.", flag="--layers")
+    width: Any = recipe_key("model.width")
+    data: Any = recipe_key("data.name", "Data set: {}: text, tables, image folders, a saved set.")
+    data_dir: Path | None = recipe_key("data.directory", _DATA_DIR, metavar="FOLDER")
+    steps: Any = recipe_key("train.steps", "Further optimizer steps.")
+    horizon: Any = recipe_key("train.horizon", "Step at which the schedule ends, if later than this run.")
+    decay: Any = recipe_key(
+        "train.decay", "{}, or leave that out in a run that will be continued.", flag="--decay/--no-decay"
+    )
+    seed: Any = recipe_key("train.seed", "Seed {}.")
+    lr: Any = recipe_key("train.lr")
+    batch_size: Any = recipe_key("train.batch_size")
+    pair_lr: Any = recipe_key("train.pair_lr", metavar="FACTOR")
+    only: Any = recipe_key("train.only", "Train all, or the newest blocks only.")
+    device: Device = "auto"
+    precision: PrecisionName | None = recipe_key("train.precision", _PRECISION, HARDWARE, words=())
+    deterministic: bool = option("Deterministic kernels on CUDA.", HARDWARE, default=False)
+    resume: Literal["auto", "never"] = option(
+        "Go on in an output folder that holds this run, or refuse.", OUTPUT, default="auto"
+    )
+    out: Out = None
+    dry_run: bool = option(
+        "Show what the run would do and what it would cost (memory: a lower bound); train nothing, write no run.",
+        OUTPUT,
+        default=False,
+        doc="Return what the run would do, cost and hold; train and write nothing.",
+    )
+
+    @cached_property
+    def layers(self) -> tuple[Layer, ...]:
+        """Recipe values in rising precedence.
+
+        Raises:
+            ConfigError: the recipe cannot be read, or an override has no key or an open bracket.
+        """
+        chosen = []
+        if isinstance(self.recipe, Path):
+            chosen.append(Layer(f"recipe {self.recipe}", read_yaml(self.recipe)))
+        elif self.recipe is not None:
+            chosen.append(Layer("recipe", flat_keys(self.recipe, "recipe")))
+        if self.values is not None:
+            chosen.append(Layer("values", self.values))
+        if self.override:
+            chosen.append(Layer("-o", dict(map(parse_override, self.override))))
+        given = ((look, getattr(self, name)) for name, look in self.options() if look.key is not None)
+        chosen += [Layer(str(look.flag), {str(look.key): plain(value)}) for look, value in given if value is not None]
+        return tuple(chosen)
+
+    @property
+    def repeated(self) -> list[str]:
+        """The overrides that hold of keys that were given more than once."""
+        pairs = [parse_override(text) for text in self.override]
+        keys = [key for key, _ in pairs]
+        return [f"{key}={format_value(value)}" for key, value in dict(pairs).items() if keys.count(key) > 1]
+
+
+class GrowRequest(Request):
+    """A growth, or with `remove` a pair to take out."""
+
+    checkpoint: Checkpoint
+    pair: str | Sequence[str] | None = option(
+        "Kind of the pairs: ffn (two MLPs), attention, recurrent or convolution (that mixer and an MLP), "
+        "attention-first (attention if there is no such pair yet, else ffn), depthwise (each channel for itself), "
+        "orthogonal or linear (linear maps, which add little: controls). The last of a list repeats. [default: ffn]",
+        GROWTH,
+        "KIND[,KIND..]",
+        words=PAIR_NAMES,
+    )
+    pairs: int | None = option("Number of pairs, each two layers. [default: as many as are listed, or 1]", GROWTH)
+    position: str | int | Sequence[int] = option(
+        "end, start, middle, interleave (spread evenly; one pair: middle), or after which blocks, such as 2,4,6 "
+        "(0: before the first).",
+        GROWTH,
+        "WHERE",
+        words=NAMED_POSITIONS,
+        default="interleave",
+    )
+    source: Source | None = option(
+        "Where theta_0, the weights from which both members of a pair start, comes from: copy (the nearest preceding "
+        "branch of the kind), slice (of a full-width one), random. [default: copy in a coupled stream, slice in a "
+        "residual one]",
+        GROWTH,
+    )
+    scale: float = option("Factor on the output projections of theta_0.", GROWTH, default=1.0)
+    method: Method = option(
+        "pair, or a rival that adds as many whole layers: zero (copies with zero output), copy (stacking at end, "
+        "interleaving), fresh (random).",
+        GROWTH,
+        default="pair",
+    )
+    moments: Moments = option(
+        "Optimizer state of new parameters: fresh (none), copy_v (second moment of the source), copy (first moment "
+        "too).",
+        GROWTH,
+        default="copy_v",
+    )
+    remove: str | None = option("Take a pair out instead of growing.", GROWTH, "last|ID")
+    evaluate: bool = option(
+        "Skip the losses; outputs are compared on a synthetic batch.",
+        GROWTH,
+        flag="--no-eval",
+        default=True,
+        doc="Measure the losses before and after; False compares outputs on a synthetic batch.",
+    )
+    data_dir: DataDir = None
+    device: Device = "auto"
+    precision: Precision = None
+    out: Out = None
+
+    @model_validator(mode="before")
+    @classmethod
+    def _check_growth(cls, values: dict[str, Any], info: ValidationInfo) -> dict[str, Any]:
+        given = {key: values[key] for key in _GROWTH_KEYS if values.get(key) is not None}
+        defaults = GrowthConfig(at=1)
+        added = [key for key, value in given.items() if key == "pair" or value != getattr(defaults, key)]
+        if values.get("remove") is not None and added:
+            raise ConfigError("--remove takes a pair out, the other options of growth add some: give one or the other")
+        _growth_entry(given, str(info.context))
+        return {key: value for key, value in values.items() if key not in _GROWTH_KEYS} | given
+
+    @property
+    def growth(self) -> GrowthConfig:
+        """What to add, as an entry of a recipe's `growth:`."""
+        return _growth_entry({key: getattr(self, key) for key in _GROWTH_KEYS}, "")
+
+
+_GROWTH_KEYS = ("pair", "pairs", "position", "source", "scale", "method", "moments")
+
+
+def _growth_entry(values: Mapping[str, Any], source: str) -> GrowthConfig:
+    entry = {"at": 1, **{key: value for key, value in values.items() if value is not None}}
+    try:
+        return resolve([Layer(source, {"growth": [entry]})]).recipe.growth[0]
+    except ConfigError as error:
+        raise ConfigError(str(error).replace("growth[0].", "")) from None
+
+
+class ProbeRequest(Request):
+    """What is measured of a checkpoint."""
+
+    checkpoint: Checkpoint
+    dtypes: str | Sequence[str] = option(
+        f"Types in which to measure the cancellation: {', '.join(DTYPE_NAMES)}. [default: all]",
+        flag="--dtype",
+        metavar="NAME[,NAME..]",
+        words=DTYPE_NAMES,
+        default=DTYPE_NAMES,
+    )
+    plot: Path | None = option(
+        "Draw gradient norm and activity per block into FILE (.svg or .png; needs ppdgrow[plot]).", OUTPUT, "FILE"
+    )
+    sample: str | None = option(
+        "Continue TEXT by a language model; the continuation comes last on stdout. A growth that keeps the function "
+        "keeps it.",
+        SAMPLE,
+        "TEXT",
+        doc="A text that a language model is to continue.",
+    )
+    tokens: int | None = option("Tokens of the continuation. [default: 200]", SAMPLE, least=1)
+    seed: int | None = option("Of the draws. [default: 0]", SAMPLE, least=0)
+    data_dir: DataDir = None
+    device: Device = "auto"
+    precision: Precision = None
+
+    @field_validator("dtypes", mode="before")
+    @classmethod
+    def _check_dtypes(cls, value: Any) -> Any:
+        names = DTYPE_NAMES if value is None else value.split(",") if isinstance(value, str) else value
+        found = tuple(name.strip() if isinstance(name, str) else name for name in names)
+        for name in found:
+            if name not in DTYPE_NAMES:
+                raise ConfigError(f"unknown dtype {name!r}: expected one of {', '.join(DTYPE_NAMES)}")
+        return found
+
+    @model_validator(mode="after")
+    def _check_sample(self) -> Self:
+        if self.sample is None and (self.tokens is not None or self.seed is not None):
+            raise ConfigError("--tokens and --seed are those of a --sample: give one, or leave them out")
+        return self
+
+
+class CompareRequest(Request):
+    """Runs to compare, or with `accept` PARENT and TRIAL between which to decide."""
+
+    paths: tuple[Path, ...] = option(
+        "Run folders, or folders of runs that are the seeds of one arm; the first is the baseline.",
+        metavar="BASELINE OTHER..",
+        argument=True,
+        default=...,
+    )
+    test: bool = option(
+        "Evaluate every run on the whole test split too. Once, at the end: it must not decide anything.",
+        DATA,
+        default=False,
+    )
+    plot: Path | None = option(
+        "Draw the curves over steps, FLOPs and wall-clock into FILE (.svg or .png; needs ppdgrow[plot]).",
+        OUTPUT,
+        "FILE",
+    )
+    report: tuple[Path, ...] = option(
+        "Write a page with every figure, run, lineage and command into FILE: .html holds the curves too (needs "
+        "ppdgrow[plot]), .md shows those of --plot. Can be given twice.",
+        OUTPUT,
+        "FILE",
+        default=(),
+    )
+    accept: bool = option(
+        "Take the two runs as PARENT and TRIAL and decide. Without a twin by the parent rule: accept if the trial's "
+        "validation loss is at most the parent's plus epsilon. Exits with 3 on rejection.",
+        DECISION,
+        default=False,
+        doc="Take the two runs as PARENT and TRIAL and decide; see `verdict` in the document.",
+    )
+    epsilon: float | None = option(
+        "Nats that the trial may lose against PARENT; negative demands a gain. With --accept. [default: 0.0]", DECISION
+    )
+    twin: Path | None = option(
+        "The ungrown model, trained from PARENT on the same batches for the same budget. Decide by the twin rule: "
+        "accept if the upper end of the 95 % interval of the paired difference, trial minus twin, is below the "
+        "margin. With --accept.",
+        DECISION,
+        "RUN",
+    )
+    margin: float | None = option(
+        "Nats that the trial may lose against the twin; negative demands a gain. With --twin. [default: 0.01]", DECISION
+    )
+    rule: JudgingRule | None = option(
+        "The rule that decides; the other figure is printed beside it. With --accept. [default: twin with --twin, "
+        "else parent]",
+        DECISION,
+        "parent|twin",
+    )
+    data_dir: DataDir = None
+    device: DeviceName | None = option("Where to evaluate models. [default: auto]", HARDWARE, "auto|cpu|cuda")
+    precision: Precision = None
+
+    @model_validator(mode="after")
+    def _check_flags(self) -> Self:
+        evaluation = {"--device": self.device, "--precision": self.precision, "--data-dir": self.data_dir}
+        if not self.accept:
+            decision = {"--epsilon": self.epsilon, "--twin": self.twin, "--margin": self.margin, "--rule": self.rule}
+            _refuse_without("--accept", decision)
+            if not self.test:
+                _refuse_without("--test", evaluation)
+            return self
+        files = {"--plot": self.plot, "--report": self.report, "--test": self.test}
+        drawn = " and ".join(flag for flag, value in files.items() if value)
+        if drawn:
+            raise ConfigError(
+                f"found {drawn} with --accept, which decides between two runs and draws nothing: leave one of them out"
+            )
+        if len(self.paths) != 2:
+            raise ConfigError(
+                f"--accept decides between two runs, PARENT and TRIAL, found {len(self.paths)}: give these two"
+            )
+        if self.twin is None:
+            if self.rule == "twin":
+                raise ConfigError(
+                    "--rule twin found no twin to compare the trial with: add --twin RUN, or use --rule parent"
+                )
+            _refuse_without("--twin RUN", {"--margin": self.margin, **evaluation})
+        return self
+
+
+def _refuse_without(needed: str, flags: Mapping[str, Any]) -> None:
+    """Refuse flags that would do nothing without another one."""
+    given = " and ".join(flag for flag, value in flags.items() if value is not None)
+    if given:
+        raise ConfigError(
+            f"found {given} without {needed}, where it would do nothing: add {needed}, or leave out {given}"
+        )
+
+
+class LoadRequest(Request):
+    """A model to load, from Python alone."""
+
+    path: Path
+    device: DeviceName
+    untie: bool

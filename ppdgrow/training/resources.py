@@ -1,0 +1,258 @@
+"""What a run takes, worked out before its first step on tensors that have a shape and no content: memory and disk.
+
+Memory leaves out what comes and goes within an operation, what the allocator keeps in reserve, and evaluation.
+On the disk the checkpoints of the run itself count. Logs are small, and those of a trial come and go beside them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass, is_dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import torch
+from torch import Tensor, nn
+
+from ppdgrow.atomic import free_bytes, storage_errors
+from ppdgrow.checkpoint import Checkpoint, RunFolder
+from ppdgrow.checkpoint.format import checkpoint_bytes
+from ppdgrow.config.architecture import Architecture
+from ppdgrow.config.schema import Recipe
+from ppdgrow.config.state import Ledger, TrainerState, Validation
+from ppdgrow.data import Dataset
+from ppdgrow.engine.device import Precision, autocast, describe_environment, rng_state
+from ppdgrow.engine.evaluate import BatchLike, mean_loss
+from ppdgrow.errors import ConfigError, first_line
+from ppdgrow.nn.cost import count_parameters, tokens_per_example, training_flops_per_token
+from ppdgrow.nn.model import Model, build_model
+from ppdgrow.optim.optimizer import new_moments
+from ppdgrow.training.growth_schedule import PlannedGrowth
+from ppdgrow.training.start import Start
+from ppdgrow.training.trainer import make_optimizer, select_trained
+from ppdgrow.units import format_bytes
+
+if TYPE_CHECKING:
+    from torch._subclasses.fake_tensor import FakeTensorMode
+
+
+@dataclass(frozen=True)
+class Footprint:
+    """A model in training: what it costs and holds.
+
+    `memory` are the bytes by use, and in all, that it holds at the end of a forward pass, when they are the most.
+    """
+
+    architecture: Architecture
+    parameters: int
+    tokens_per_step: int
+    flops_per_step: int
+    memory: dict[str, int]
+
+
+def footprint(
+    start: Start,
+    recipe: Recipe,
+    batch: BatchLike,
+    *,
+    device: torch.device,
+    precision: Precision,
+    data_bytes: int,
+    fake: FakeTensorMode,
+) -> Footprint:
+    """What training from a start takes.
+
+    Args:
+        start: of fake tensors; its architecture has no tied pairs.
+        recipe: of the run.
+        batch: one training batch, real or fake; what counts is its first and largest microbatch.
+        device: of the model.
+        precision: the working precision.
+        data_bytes: what the data takes.
+        fake: the mode of the tensors.
+
+    Raises:
+        ConfigError: a tensor would be larger than can be counted.
+    """
+    architecture, train = start.architecture, recipe.train
+    tokens = train.batch_size * tokens_per_example(architecture)
+    try:
+        with fake:
+            model = build_model(architecture, start.tensors, device)
+            optimizer = make_optimizer(model, start, train)
+            # A microbatch is a view of its batch, which is what the embedding keeps.
+            inputs, targets = (
+                torch.empty(whole.shape, dtype=whole.dtype, device=device).tensor_split(train.accumulate)[0]
+                for whole in (batch.inputs, batch.targets)
+            )
+            activations = saved_bytes(model, inputs, targets, device=device, precision=precision)
+            moments = new_moments(model, train)
+    except (RuntimeError, OverflowError) as error:
+        if not any(word in str(error).lower() for word in ("overflow", "too large", "too many elements")):
+            raise
+        raise ConfigError(
+            f"the model cannot even be counted ({first_line(error)}): use a smaller train.batch_size, "
+            "data.sequence_length, model.width or model.layers"
+        ) from None
+    memory = {
+        "weights_bytes": storage_bytes(model.state_dict().values()),
+        "gradients_bytes": sum(parameter.nbytes for parameter in optimizer.parameters.values()),
+        "optimizer_bytes": sum(tensor.nbytes for state in moments.values() for tensor in state.values()),
+        "activations_bytes": activations,
+        "data_bytes": data_bytes,
+    }
+    memory["total_bytes"] = sum(memory.values())
+    flops = tokens * training_flops_per_token(architecture)
+    return Footprint(architecture, count_parameters(architecture), tokens, flops, memory)
+
+
+def microbatch_size(recipe: Recipe) -> int:
+    """Examples of the largest microbatch in which a batch is computed."""
+    return -(-recipe.train.batch_size // recipe.train.accumulate)
+
+
+def saved_bytes(
+    model: nn.Module, inputs: Tensor, targets: Tensor, *, device: torch.device, precision: Precision
+) -> int:
+    """Bytes of the storages that a forward pass and its loss keep for the backward pass, the weights left out.
+
+    A cast of a weight to bf16 is counted: it is kept beside the weight.
+    """
+    saved: list[Tensor] = []
+
+    def keep(tensor: Tensor) -> Tensor:
+        saved.append(tensor)
+        return tensor
+
+    with torch.autograd.graph.saved_tensors_hooks(keep, lambda tensor: tensor):
+        with autocast(device, precision):
+            logits = model(inputs)
+        loss = mean_loss(logits, targets)
+    total = storage_bytes(saved, beside=model.state_dict().values())
+    del loss  # until here it kept the storages apart: a freed one could give its address to the next
+    return total
+
+
+def storage_bytes(tensors: Iterable[Tensor], *, beside: Iterable[Tensor] = ()) -> int:
+    """Bytes of all different storages of some tensors, without those of the tensors `beside`."""
+    others = {tensor.untyped_storage()._cdata for tensor in beside}
+    sizes = {tensor.untyped_storage()._cdata: tensor.untyped_storage().nbytes() for tensor in tensors}
+    return sum(size for storage, size in sizes.items() if storage not in others)
+
+
+def held_tensors(value: Any, seen: set[int] | None = None) -> Iterator[Tensor]:
+    """All tensors that a data set or a batch holds, however deep."""
+    seen = set() if seen is None else seen
+    if id(value) in seen:
+        return
+    seen.add(id(value))
+    parts: Iterable[Any] = ()
+    if isinstance(value, Tensor):
+        yield value
+    elif isinstance(value, dict):
+        parts = value.values()
+    elif isinstance(value, list | tuple):
+        parts = value
+    elif is_dataclass(value) or type(value).__module__.startswith("ppdgrow."):
+        parts = getattr(value, "__dict__", {}).values()
+    for part in parts:
+        yield from held_tensors(part, seen)
+
+
+@dataclass(frozen=True)
+class Space:
+    """What a run takes on the disk, in bytes.
+
+    `saves` is how often the run saves at the most, `checkpoints` are sizes at the start and once all growths were
+    kept, `present` what the run's folder has already.
+    """
+
+    run: Path
+    keep: int
+    saves: int
+    checkpoints: tuple[int, int]
+    present: int
+    free: int
+
+    @property
+    def kept_at_once(self) -> int:
+        """Checkpoints on the disk while one is written: the newest, the best and the new one."""
+        return min(self.keep + 2, self.saves)
+
+    @property
+    def counted(self) -> str:
+        return f"{self.kept_at_once} checkpoint{'' if self.kept_at_once == 1 else 's'}"
+
+    @property
+    def total(self) -> int:
+        return self.kept_at_once * max(self.checkpoints)
+
+    @property
+    def shortage(self) -> str | None:
+        """What is needed, what is there and a way out, in one line; None if it fits."""
+        # At least one checkpoint is written before an older one goes.
+        needed = max(self.total - self.present, max(self.checkpoints))
+        if needed <= self.free:
+            return None
+        beside = f" beside the {format_bytes(self.present)} in {str(self.run)!r}" if self.present else ""
+        return (
+            f"{self.counted} need{'s' if self.kept_at_once == 1 else ''} {format_bytes(needed)}{beside}, but only "
+            f"{format_bytes(self.free)} are free: free some space, choose another --out, or lower train.keep"
+        )
+
+
+def disk_space(
+    run: RunFolder,
+    recipe: Recipe,
+    start: Start,
+    planned: Sequence[PlannedGrowth],
+    dataset: Dataset,
+    *,
+    examples: int,
+    device: torch.device,
+) -> Space:
+    """The space of a run whose folder need not exist, from shapes alone; `examples` are those of its evaluation.
+
+    Raises:
+        StorageError: the file system cannot be asked.
+    """
+    train, last = recipe.train, start.step + recipe.train.steps
+    state = _longest_state(last, dataset, examples, device)
+
+    def size(architecture: Architecture) -> int:
+        with torch.device("meta"):
+            model = Model(architecture)
+            select_trained(model, train)
+            moments = start.moments | new_moments(model, train)  # those of parameters not trained now are handed on
+        tensors = dict(model.state_dict())
+        rng = rng_state(device)
+        return checkpoint_bytes(Checkpoint(architecture, tensors, moments, rng, state, dataset.tokenizer_json))
+
+    first = size(start.architecture)
+    sizes = (first, size(planned[-1].kept) if planned else first)
+    folder = run.path / "checkpoints"  # it may be a link to another disk
+    with storage_errors(folder):
+        own = [checkpoint for checkpoint in run.checkpoints() if not checkpoint.is_symlink()]
+        present = sum(file.stat().st_size for checkpoint in own for file in checkpoint.rglob("*") if file.is_file())
+        saves = train.steps // train.save_every + len(planned) + 1
+        return Space(run.path, train.keep, saves, sizes, present, free_bytes(folder))
+
+
+def _longest_state(step: int, dataset: Dataset, examples: int, device: torch.device) -> TrainerState:
+    """A trainer state with figures that are as long as real ones."""
+    third = 1 / 3
+    return TrainerState(
+        step=step,
+        lr_factor=third,
+        ledger=Ledger(tokens=10**9, flops=10**15, seconds=100 * third),
+        validation=Validation(
+            loss=third,
+            accuracy=third,
+            perplexity=third,
+            bits_per_byte=third,
+            class_accuracy=dict.fromkeys(dataset.class_names or (), third) or None,
+        ),
+        train_loss=third,
+        data=dataset.identity(examples),
+        environment=describe_environment(device, "fp32", deterministic=False, accumulate=1),
+    )
