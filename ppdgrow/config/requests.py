@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from functools import cached_property
 from pathlib import Path
 from typing import Annotated, Any, Literal, Self
@@ -238,6 +238,7 @@ class ProbeRequest(Request):
     @classmethod
     def _check_dtypes(cls, value: Any) -> Any:
         names = DTYPE_NAMES if value is None else value.split(",") if isinstance(value, str) else value
+        names = names if isinstance(names, Iterable) else (names,)
         found = tuple(name.strip() if isinstance(name, str) else name for name in names)
         for name in found:
             if name not in DTYPE_NAMES:
