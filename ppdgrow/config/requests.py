@@ -120,10 +120,12 @@ class TrainRequest(Request):
 
     @property
     def repeated(self) -> list[str]:
-        """The overrides that hold of keys that were given more than once."""
+        """The overrides that hold of keys that were given more than once, and not by a flag too."""
         pairs = [parse_override(text) for text in self.override]
         keys = [key for key, _ in pairs]
-        return [f"{key}={format_value(value)}" for key, value in dict(pairs).items() if keys.count(key) > 1]
+        flags = {look.key for name, look in self.options() if getattr(self, name) is not None}
+        repeated = {key: value for key, value in pairs if keys.count(key) > 1 and key not in flags}
+        return [f"{key}={format_value(value)}" for key, value in repeated.items()]
 
 
 class GrowRequest(Request):
