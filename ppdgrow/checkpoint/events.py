@@ -32,7 +32,7 @@ class _Line(Frozen, extra="allow"):
 
 
 class Event(_Line):
-    """One line, and all that is known of an event of another version. `event` and `step` are always there."""
+    """One line; of an event that this version does not know, all that is read of it."""
 
     needed_to_go_on: ClassVar[tuple[str, ...]] = ()
 
@@ -50,13 +50,8 @@ class Event(_Line):
 
     @property
     def is_kept(self) -> bool:
-        """Whether the event is not one of a rejected trial."""
+        """Whether it is not of a trial that was rejected, nor of a twin beside one that was accepted."""
         return self.decision != "reject"
-
-    @property
-    def cost_beside_the_model(self) -> Cost | None:
-        """The cost of a trial or twin that did not become the model."""
-        return None
 
     def document(self) -> dict[str, Any]:
         """The line as plain values: the keys that were given."""
@@ -187,15 +182,11 @@ class _Clock(_Line):
     seconds: Annotated[float, Field(ge=0, allow_inf_nan=False)] = 0.0
 
 
-class _Costed(_Known):
+class TrialEvent(_Known):
     """One of the models that were trained for a trial, and what it cost."""
 
     cost: _Tokens = _Tokens()
     timing: _Clock = _Clock()
-
-    @property
-    def spent(self) -> Cost:
-        return Cost(tokens=self.cost.tokens, flops=self.cost.flops, seconds=self.timing.seconds)
 
 
 def cost_keys(cost: Cost) -> dict[str, Any]:
@@ -212,7 +203,7 @@ class TwinDifference(_Line):
     examples: Count
 
 
-class DecisionEvent(_Costed):
+class DecisionEvent(TrialEvent):
     """What became of a trial. `retry`: it was tried again at a lower rate; `passed`: its rule accepts it.
 
     Several candidates may pass, of which one has `decision` accept.
@@ -232,10 +223,6 @@ class DecisionEvent(_Costed):
     twin: TwinDifference | None = None
     margin: Finite | None = None
 
-    @property
-    def cost_beside_the_model(self) -> Cost | None:
-        return None if self.decision != "reject" else self.spent
-
     def line(self) -> str:
         kept = "kept" if self.decision == "accept" else "rejected"
         return (
@@ -244,7 +231,7 @@ class DecisionEvent(_Costed):
         )
 
 
-class TwinEvent(_Costed):
+class TwinEvent(TrialEvent):
     """The ungrown model beside the trials of one growth; `kept`: it became the run."""
 
     event: Literal["twin"] = "twin"
@@ -253,8 +240,8 @@ class TwinEvent(_Costed):
     loss: Finite | None = None
 
     @property
-    def cost_beside_the_model(self) -> Cost | None:
-        return None if self.kept else self.spent
+    def is_kept(self) -> bool:
+        return bool(self.kept)
 
 
 class SkipEvent(_Known):
@@ -312,41 +299,24 @@ def read_events(path: Path) -> list[Event]:
 
 
 def append_events(path: Path, events: Iterable[Event]) -> None:
-    """Append events and flush them to the disk.
-
-    Raises:
-        StorageError: the file system refused.
-    """
     append_jsonl(path, [event.document() for event in events])
 
 
 def write_events(path: Path, events: Iterable[Event]) -> None:
-    """Write a log anew, at once or not at all.
-
-    Raises:
-        StorageError: the file system refused.
-    """
+    """Write a log anew, at once or not at all."""
     write_jsonl(path, [event.document() for event in events])
 
 
 def lineage_up_to(path: Path, step: int) -> list[Event]:
-    """The events that a checkpoint at `step` has behind it, those of trials only once they are decided.
-
-    Raises:
-        InvalidInputError: a line is not valid.
-    """
+    """The events that a checkpoint at `step` has behind it, those of trials only once they are decided."""
     return [event for event in read_events(path) if event.decided <= step]
 
 
 def trim_lineage(path: Path, step: int) -> None:
-    """Take out what a killed process wrote of decisions beyond its last checkpoint, at `step`.
-
-    Raises:
-        InvalidInputError: a line is not valid.
-        StorageError: the file system refused.
-    """
-    kept = lineage_up_to(path, step)
-    if len(kept) != len(read_events(path)):
+    """Take out what a killed process wrote of decisions beyond its last checkpoint, at `step`."""
+    events = read_events(path)
+    kept = [event for event in events if event.decided <= step]
+    if kept != events:
         write_events(path, kept)
 
 

@@ -20,6 +20,7 @@ from ppdgrow.checkpoint.events import (
     GrowEvent,
     SurgeryEvent,
     TrainEvent,
+    TrialEvent,
     by_hand,
     insertions,
 )
@@ -152,8 +153,9 @@ class RunHistory:
 
     def beside(self, step: int, axis: Budget) -> float:
         """FLOPs or seconds that were spent beside the model on trials that were decided by a step."""
-        costs = [event.cost_beside_the_model for event in self.events if event.decided <= step]
-        return sum(float(getattr(cost, axis)) for cost in costs if cost is not None)
+        trials = (event for event in self.events if isinstance(event, TrialEvent) and event.decided <= step)
+        spent = [event for event in trials if not event.is_kept]
+        return sum(event.cost.flops if axis == "flops" else event.timing.seconds for event in spent)
 
     @property
     def trials_kept(self) -> int:

@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, Literal, get_args
 
 from pydantic import AfterValidator, Field, field_validator, model_validator
 
@@ -16,22 +15,6 @@ Method = Literal["pair", "zero", "copy", "fresh"]
 Moments = Literal["fresh", "copy_v", "copy"]
 Rule = Literal["parent", "twin", "always"]
 JudgingRule = Literal["parent", "twin"]
-
-
-@dataclass(frozen=True)
-class GrowthMethod:
-    """`preserves_function`: putting the new blocks in must not change the function, to the last bit."""
-
-    preserves_function: bool
-
-
-# The closed registry of growth methods; how each is planned stands in `surgery.plan`.
-METHODS: dict[Method, GrowthMethod] = {
-    "pair": GrowthMethod(preserves_function=True),
-    "zero": GrowthMethod(preserves_function=True),
-    "copy": GrowthMethod(preserves_function=False),
-    "fresh": GrowthMethod(preserves_function=False),
-}
 
 NAMED_POSITIONS = ("end", "start", "middle", "interleave")
 
@@ -170,13 +153,13 @@ def growth_short_forms(data: Any) -> Any:
 
 def candidate_of_word(word: str) -> dict[str, str]:
     """A candidate that is one word: a method, a position, or a kind of pair (or several with commas)."""
-    if word in METHODS:
+    if word in get_args(Method):
         return {"method": word}
     if word in NAMED_POSITIONS or word[:1].isdigit():
         return {"position": word}
     if all(kind.strip() in PAIR_NAMES for kind in word.split(",")):
         return {"pair": word}
-    known = (*PAIR_NAMES, *METHODS, *NAMED_POSITIONS)
+    known = (*PAIR_NAMES, *get_args(Method), *NAMED_POSITIONS)
     raise ValueError(f"found {word!r}, expected one of {', '.join(known)}, or keys such as {{pair: ffn, pairs: 2}}")
 
 

@@ -1,9 +1,9 @@
-"""Growth joined with training: expansions, trials and the rules that judge them; the commands `train` and `grow`.
+"""Growth joined with training: expansions, and trials that a rule judges; the commands `train` and `grow`.
 
 May import training and all below.
 
-Every round trains the twin too, under both rules: on rejection the twin is the run, on acceptance it is what the
-decision cost. What was not kept is charged to the ledger under `trials`, beside the cost of the run.
+The rules parent and twin train the twin too: on rejection it is the run, on acceptance it is what the decision cost.
+What was not kept is charged to the ledger under `trials`, beside the cost of the run. Rule `always` trains none.
 
 - `on_reject: {lower_lr: F, retries: N}` tries a rejected growth again from the same state, up to N times, with the rate
   of the new blocks times F, F^2, .. An accepted rate stays until the next growth.

@@ -11,7 +11,6 @@ from ppdgrow.atomic import write_file
 from ppdgrow.checkpoint import Checkpoint, RunFolder, append_jsonl, write_checkpoint
 from ppdgrow.checkpoint.events import CheckEvent, GrowEvent, RemoveEvent, SurgeryEvent, append_events
 from ppdgrow.config.architecture import Architecture
-from ppdgrow.config.growth import METHODS
 from ppdgrow.config.state import Validation
 from ppdgrow.engine.evaluate import BatchLike, evaluate_together
 from ppdgrow.engine.signals import StopFlag
@@ -21,6 +20,7 @@ from ppdgrow.nn.model import build_model
 from ppdgrow.optim.updates import update_that_keeps
 from ppdgrow.provenance import provenance
 from ppdgrow.surgery import (
+    METHODS,
     GrowthRequest,
     apply_plan,
     describe_positions,

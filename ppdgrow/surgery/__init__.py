@@ -7,10 +7,11 @@ May import nn, config and all below.
 """
 
 from ppdgrow.surgery.apply import apply_plan, remove_blocks, theta_digest, untie
-from ppdgrow.surgery.plan import GrowthPlan, GrowthRequest, plan_growth
+from ppdgrow.surgery.plan import METHODS, GrowthPlan, GrowthRequest, plan_growth
 from ppdgrow.surgery.positions import describe_positions, select_pair
 
 __all__ = [
+    "METHODS",
     "GrowthPlan",
     "GrowthRequest",
     "apply_plan",

@@ -43,7 +43,6 @@ class PairedDifference:
 
     @property
     def scope(self) -> str:
-        """What the interval covers and what not, in words."""
         return (
             f"the 95 % interval covers the sampling of {self.examples} validation examples, not the noise of training "
             "(one seed)"
@@ -97,26 +96,21 @@ class Decision:
 
     @property
     def parent_passes(self) -> bool:
-        """Whether the parent rule accepts."""
         return RULES["parent"].accepts(self)
 
     @property
     def twin_passes(self) -> bool:
-        """Whether the twin rule accepts; False without a twin."""
         return RULES["twin"].accepts(self)
 
     @property
     def accepted(self) -> bool:
-        """Whether the rule that decides accepts."""
         return RULES[self.rule].accepts(self)
 
     @property
     def change(self) -> float | None:
-        """Loss after minus loss before."""
         return None if self.loss_after is None else self.loss_after - self.loss_before
 
     def document(self) -> dict[str, Any]:
-        """All figures as plain values."""
         twin = self.twin
         return {
             "rule": self.rule,
@@ -138,7 +132,6 @@ class Decision:
         return [text for rule in rules if rule.trains_twin == trains_twin and (text := rule.line(self)) is not None]
 
     def caution(self) -> str:
-        """What the figures do and do not say."""
         return PARENT_RULE_NOTE if self.twin is None else self.twin.scope
 
 

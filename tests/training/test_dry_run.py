@@ -134,6 +134,18 @@ def test_a_growth_plan_is_told_and_costed(ppdgrow: Command) -> None:
     assert abs(one["checkpoint_bytes_after_growth"] - size) < 200
 
 
+def test_a_growth_that_is_always_kept_costs_no_trial(ppdgrow: Command) -> None:
+    growth = "growth=[{at: 10, trial: {steps: 5, rule: always}}]"
+    document = ppdgrow(f"{LINE} --dry-run --json", *TINY, "-o", growth).document
+    assert document["trial_flops"] == 0
+    assert document["growth"][0]["rule"] == "always"
+    assert "rule always: kept without a judgement" in ppdgrow(f"{LINE} --dry-run", *TINY, "-o", growth).stdout
+    ppdgrow(LINE, *TINY, "-o", growth, "--quiet")
+    newest = RunFolder(Path("a")).newest_valid()
+    assert newest is not None
+    assert read_checkpoint(newest).state.ledger.flops == document["flops"]
+
+
 def test_the_size_of_a_checkpoint_is_that_on_the_disk(ppdgrow: Command, shallow: Path) -> None:
     ppdgrow("grow shallow --pair attention,orthogonal --pairs 2 --out g --quiet")
     for line in (
