@@ -144,7 +144,7 @@ def _serve() -> None:
     import torch
 
     torch.set_num_threads(1)
-    for name in ("cli", "cli.app", "growth.train", "growth.grow", "comparison.command"):
+    for name in ("cli", "cli.app", "growth.train", "growth.grow", "comparison.compare"):
         importlib.import_module(f"ppdgrow.{name}")
     for name in ("ppdgrow.probing.probe", "torch._dynamo", "tokenizers", "safetensors.torch"):
         importlib.import_module(name)
