@@ -24,12 +24,10 @@ class Estimate:
 
     @property
     def number(self) -> int:
-        """How many values."""
         return len(self.values)
 
     @cached_property
     def mean(self) -> float:
-        """Their mean."""
         return fmean(self.values)
 
     @cached_property
@@ -46,16 +44,13 @@ class Estimate:
 
     @property
     def low(self) -> float | None:
-        """Lower end of the interval of the mean."""
         return None if self._half is None else self.mean - self._half
 
     @property
     def high(self) -> float | None:
-        """Upper end of the interval of the mean."""
         return None if self._half is None else self.mean + self._half
 
     def document(self) -> dict[str, Any]:
-        """All of it as plain values."""
         return {
             "mean": self.mean,
             "sd": self.deviation,

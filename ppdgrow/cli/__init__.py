@@ -28,7 +28,6 @@ COMMANDS = (train, grow, probe, compare)
 
 
 def build_app() -> typer.Typer:
-    """The program with all its commands."""
     app = new_app(EXAMPLE)
     for module in COMMANDS:
         add_command(app, module.run, name=module.NAME, example=module.EXAMPLE)

@@ -40,7 +40,6 @@ def run(request: GrowRequest, narrator: Narrator) -> None:
 
 
 def _print_result(result: GrowResult, narrator: Narrator) -> None:
-    """Before and after side by side."""
     shown, event = result.document(), result.event
     more = event.parameters_untied != event.parameters_after
     untied = f"{format_count(shown['parameters_untied'])} once untied" if more else ""

@@ -27,7 +27,6 @@ class Proposal:
     caution: str | None = None
 
     def show(self, narrator: Narrator) -> None:
-        """Say it on stderr."""
         if self.caution is not None:
             narrator.say(self.caution)
         narrator.propose(self.why, *self.commands)

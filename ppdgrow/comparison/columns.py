@@ -137,7 +137,6 @@ def single_runs(arm: ComparedArm) -> list[ComparedArm]:
 def arm_rows(
     arms: Sequence[ComparedArm], shown: Sequence[Column[ComparedArm]], names: Sequence[str] | None = None
 ) -> Table:
-    """One row per arm."""
     named = zip(names or [arm.name for arm in arms], arms, strict=True)
     rows = tuple((name, *(column.cell(arm) for column in shown)) for name, arm in named)
     return Table(("arm", *(column.name for column in shown)), rows)
@@ -333,7 +332,6 @@ def _trials(arms: Sequence[ComparedArm], in_all_seeds: str) -> Iterator[Column[C
 
 
 def jump_of(insertions: Sequence[Insertion]) -> float | None:
-    """The largest change of the loss."""
     return max((i.jump for i in insertions if i.jump is not None), key=abs, default=None)
 
 
@@ -397,7 +395,6 @@ INSERTION_COLUMNS: tuple[Column[Sequence[Insertion]], ...] = (
 
 
 def insertion_rows(arms: Sequence[ComparedArm]) -> Table:
-    """One row per arm and insertion."""
     rows = [
         (arm.name, *(column.cell(found) for column in INSERTION_COLUMNS))
         for arm in arms

@@ -106,7 +106,6 @@ class Comparison:
         return None if arm.is_baseline else verdict_of(own)
 
     def columns(self, layout: Layout) -> list[Column[ComparedArm]]:
-        """The columns of a table."""
         verdicts = {arm.name: self.verdict_on(arm) or "baseline" for arm in self.arms}
         found = columns(self.arms, verdicts if self.decision is None else None)
         return [column for column in found if column.layouts & layout]

@@ -59,7 +59,6 @@ class Measured:
     bit_exact: bool
 
     def document(self) -> dict[str, Any]:
-        """As it stands in events."""
         return {
             "loss_before": None if self.before is None else self.before.loss,
             "loss_after": None if self.after is None else self.after.loss,

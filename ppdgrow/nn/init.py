@@ -26,7 +26,6 @@ def initial_tensor(name: str, shape: tuple[int, ...], *, seed: int, deviation: f
 
 
 def initial_tensors(architecture: Architecture, seed: int) -> Mapping[str, Tensor]:
-    """All tensors of a new model."""
     parts = {(block.id, part.role): part for block in architecture.blocks for part in block_parts(architecture, block)}
 
     def deviation(name: str) -> float:

@@ -73,7 +73,6 @@ class NamedOptimizer:
             group["lr"] = self.config.lr * factor * (new_factor if group["scope"] == "new" else 1.0)
 
     def rates(self) -> dict[str, float]:
-        """The learning rate of each parameter now."""
         return {name: float(group["lr"]) for group in self._groups for name in group["param_names"]}
 
     def clip(self) -> dict[str, Tensor]:

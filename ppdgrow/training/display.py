@@ -39,7 +39,6 @@ class Display:
 
     @contextmanager
     def shown(self) -> Iterator[None]:
-        """Show the bar while the block runs."""
         with self.narrator.progress(self.last - self.first, self.label) as self._bar:
             self._show_header()
             yield
