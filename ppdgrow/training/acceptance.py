@@ -158,7 +158,7 @@ class AcceptanceRule(ABC):
     def plan(self, entry: GrowthConfig) -> str:
         """What becomes of a growth, before it is tried, in words."""
 
-    def _told(self, decision: Decision, figure: str, bound: str) -> str:
+    def _line(self, decision: Decision, figure: str, bound: str) -> str:
         decides = " decides" if decision.rule == self.name else ""
         verdict = "accepts" if self.accepts(decision) else "rejects"
         return f"{self.name} rule{decides}: {figure}, bound {bound}: {verdict}"
@@ -181,7 +181,7 @@ class ParentRule(AcceptanceRule):
 
     def line(self, decision: Decision) -> str | None:
         figure = f"{decision.loss_before:.6f} -> {decision.loss_after:.6f} ({decision.change:+.6f})"
-        return self._told(decision, figure, f"<= {decision.epsilon:+g}")
+        return self._line(decision, figure, f"<= {decision.epsilon:+g}")
 
     def plan(self, entry: GrowthConfig) -> str:
         return self._trial(entry, f"epsilon {entry.trial.epsilon:g}")
@@ -201,7 +201,7 @@ class TwinRule(AcceptanceRule):
         if twin is None:
             return None
         figure = f"grown - twin {twin.mean:+.6f}, 95 % [{twin.low:+.6f}, {twin.high:+.6f}]"
-        return self._told(decision, figure, f"< {decision.margin:+g}")
+        return self._line(decision, figure, f"< {decision.margin:+g}")
 
     def plan(self, entry: GrowthConfig) -> str:
         return self._trial(entry, f"margin {entry.trial.margin:g}")
