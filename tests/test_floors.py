@@ -125,11 +125,11 @@ def test_no_modules_and_no_folders_import_each_other_in_a_ring() -> None:
 @pytest.mark.parametrize(
     "line",
     [
-        "from ppdgrow.growth.round import Round",
+        "from ppdgrow.growth.trial_round import Round",
         "from ppdgrow import growth",
-        "import ppdgrow.growth.round",
-        "def f():\n    from ppdgrow.growth.round import Round",
-        "if TYPE_CHECKING:\n    from ppdgrow.growth.round import Round",
+        "import ppdgrow.growth.trial_round",
+        "def f():\n    from ppdgrow.growth.trial_round import Round",
+        "if TYPE_CHECKING:\n    from ppdgrow.growth.trial_round import Round",
     ],
 )
 def test_control_an_upward_import_is_seen(line: str) -> None:

@@ -19,7 +19,7 @@ from pydantic import BaseModel, ValidationError
 from torch import Tensor
 
 from ppdgrow.atomic import free_bytes, new_folder, sha256_file, storage_errors
-from ppdgrow.checkpoint.files import invalid, json_text, one_line, plain_file, read_json, readable
+from ppdgrow.checkpoint.safe_read import invalid, json_text, one_line, plain_file, read_json, readable
 from ppdgrow.checkpoint.shards import (
     INDEX,
     SINGLE,

@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from ppdgrow.atomic import storage_errors, write_file
-from ppdgrow.checkpoint.files import one_line, refuse_lfs_pointer, strict_json
+from ppdgrow.checkpoint.safe_read import one_line, refuse_lfs_pointer, strict_json
 from ppdgrow.errors import InvalidInputError
 
 LARGEST_STEP = 2**62

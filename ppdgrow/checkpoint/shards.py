@@ -15,7 +15,7 @@ from safetensors.torch import load_file, save_file
 from torch import Tensor
 
 from ppdgrow.atomic import follow_umask
-from ppdgrow.checkpoint.files import PLAIN_NAME, invalid, json_text, plain_file, read_json, strict_json
+from ppdgrow.checkpoint.safe_read import PLAIN_NAME, invalid, json_text, plain_file, read_json, strict_json
 
 SINGLE = "model.safetensors"
 INDEX = "model.safetensors.index.json"

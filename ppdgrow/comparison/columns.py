@@ -14,9 +14,9 @@ from statistics import fmean
 from typing import Any, Generic, NamedTuple, TypeVar
 
 from ppdgrow.comparison.curves import AXES, Axis, EqualPoint
-from ppdgrow.comparison.figures import ComparedArm, ComparedRun
 from ppdgrow.comparison.history import Budget, join_seeds
 from ppdgrow.comparison.insertions import UPDATES_AFTER, Insertion
+from ppdgrow.comparison.measures import ComparedArm, ComparedRun
 from ppdgrow.comparison.spikes import SpikeCounts
 from ppdgrow.console import format_count, format_flops, format_seconds
 from ppdgrow.console.page import Table

@@ -34,8 +34,8 @@ from ppdgrow.comparison.criteria import (
 )
 from ppdgrow.comparison.document import arm_documents, run_documents
 from ppdgrow.comparison.evaluation import difference_to_twin, evaluate_on_test
-from ppdgrow.comparison.figures import ComparedArm, ComparedRun, compared_arms, compared_run
 from ppdgrow.comparison.history import RunHistory, join_seeds, name_histories
+from ppdgrow.comparison.measures import ComparedArm, ComparedRun, compared_arms, compared_run
 from ppdgrow.comparison.reading import read_history
 from ppdgrow.config.growth import TrialConfig
 from ppdgrow.config.requests import CompareRequest

@@ -12,8 +12,8 @@ from functools import partial
 from typing import Literal
 
 from ppdgrow.comparison.curves import Axis
-from ppdgrow.comparison.figures import ComparedArm
 from ppdgrow.comparison.history import RunHistory
+from ppdgrow.comparison.measures import ComparedArm
 from ppdgrow.statistics import Estimate, estimate
 from ppdgrow.training.acceptance import Decision
 

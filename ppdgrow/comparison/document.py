@@ -8,7 +8,7 @@ from typing import Any
 
 from ppdgrow.comparison.columns import Column, columns, single_runs
 from ppdgrow.comparison.curves import AXES, EqualFigures, EqualPoint, bands
-from ppdgrow.comparison.figures import ComparedArm
+from ppdgrow.comparison.measures import ComparedArm
 from ppdgrow.comparison.spikes import SpikeCounts
 from ppdgrow.statistics import Estimate
 

@@ -15,7 +15,7 @@ from ppdgrow.comparison.columns import AXIS_TEXT, LOSS, several_seeds
 from ppdgrow.comparison.compare import Comparison
 from ppdgrow.comparison.criteria import loss_unit
 from ppdgrow.comparison.curves import AXES, Axis, Band, bands, cost_of, difference_band
-from ppdgrow.comparison.figures import ComparedArm
+from ppdgrow.comparison.measures import ComparedArm
 from ppdgrow.console.picture import COLOURS, INK, new_figure, render
 
 if TYPE_CHECKING:

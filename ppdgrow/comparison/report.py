@@ -12,8 +12,8 @@ from typing import Any
 from ppdgrow.comparison.columns import Layout, arm_rows, columns, insertion_rows, several_seeds, single_runs
 from ppdgrow.comparison.compare import HTML, Comparison
 from ppdgrow.comparison.criteria import ONE_SEED, loss_unit
-from ppdgrow.comparison.figures import ComparedRun
 from ppdgrow.comparison.history import join_seeds
+from ppdgrow.comparison.measures import ComparedRun
 from ppdgrow.comparison.plot import draw_comparison
 from ppdgrow.comparison.tables import ONE_SEED_EACH, criteria_matrix, criterion_cells
 from ppdgrow.config.requests import CompareRequest

@@ -16,7 +16,7 @@ from torch import Tensor, nn
 
 from ppdgrow.config.state import Validation
 from ppdgrow.engine.device import Precision, autocast
-from ppdgrow.engine.signals import StopFlag, StoppedError
+from ppdgrow.engine.stop_flag import StopFlag, StoppedError
 from ppdgrow.errors import DivergedError
 
 NO_TARGET = -100

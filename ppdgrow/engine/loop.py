@@ -19,9 +19,9 @@ from ppdgrow.config.state import Ledger, Validation
 from ppdgrow.engine.device import Precision, autocast
 from ppdgrow.engine.diagnosis import first_non_finite
 from ppdgrow.engine.evaluate import NO_TARGET, BatchLike, Evaluation, evaluate, mean_loss
-from ppdgrow.engine.memory import is_out_of_memory, microbatches_that_fit
-from ppdgrow.engine.movement import MovementCheck
-from ppdgrow.engine.signals import StopFlag, StoppedError
+from ppdgrow.engine.movement_check import MovementCheck
+from ppdgrow.engine.out_of_memory import is_out_of_memory, microbatches_that_fit
+from ppdgrow.engine.stop_flag import StopFlag, StoppedError
 from ppdgrow.errors import ConfigError, DivergedError, InterruptedRunError
 from ppdgrow.nn.model import Model
 from ppdgrow.optim.optimizer import NamedOptimizer

@@ -13,11 +13,11 @@ from ppdgrow.checkpoint.events import CheckEvent, GrowEvent, RemoveEvent, Surger
 from ppdgrow.config.architecture import Architecture
 from ppdgrow.config.state import Validation
 from ppdgrow.engine.evaluate import BatchLike, evaluate_together
-from ppdgrow.engine.signals import StopFlag
+from ppdgrow.engine.stop_flag import StopFlag
 from ppdgrow.errors import CheckFailedError, ConfigError
 from ppdgrow.nn.cost import count_parameters, flops_per_token, half_steps
 from ppdgrow.nn.model import build_model
-from ppdgrow.optim.updates import update_that_keeps
+from ppdgrow.optim.update_rules import update_that_keeps
 from ppdgrow.provenance import provenance
 from ppdgrow.surgery import (
     METHODS,

@@ -8,12 +8,12 @@ from dataclasses import dataclass
 from ppdgrow.checkpoint import RunFolder, read_checkpoint, read_jsonl
 from ppdgrow.checkpoint.events import DecisionEvent, Event, SkipEvent, append_events, own_events, read_events
 from ppdgrow.config.state import Ledger
-from ppdgrow.growth.round import Round
 from ppdgrow.growth.timeline import decision_lines, ledger_line, timeline
+from ppdgrow.growth.trial_round import Round
 from ppdgrow.nn.model import Model
 from ppdgrow.training.context import RunContext
 from ppdgrow.training.growth_schedule import GrowthSchedule
-from ppdgrow.training.start import Start, start_from
+from ppdgrow.training.resume import Start, start_from
 from ppdgrow.training.trainer import Trainer
 
 

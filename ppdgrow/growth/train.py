@@ -12,7 +12,7 @@ from ppdgrow.config.load import dump, recipe_hash
 from ppdgrow.config.requests import TrainRequest
 from ppdgrow.console import Narrator, format_count, format_flops, format_seconds
 from ppdgrow.engine.device import describe_environment, resolve_device, set_deterministic
-from ppdgrow.engine.signals import stop_flag
+from ppdgrow.engine.stop_flag import stop_flag
 from ppdgrow.errors import DivergedError, InvalidInputError
 from ppdgrow.growth.progressive import ProgressiveRun
 from ppdgrow.growth.timeline import ledger_line
@@ -24,7 +24,7 @@ from ppdgrow.training.output_folder import is_occupied
 from ppdgrow.training.preparation import Job, Prepared, check_length, plan_run, prepare
 from ppdgrow.training.recipe import LENGTH, RENEWED
 from ppdgrow.training.recorder import train_document
-from ppdgrow.training.start import Start, resume, warn_of_lost_lines
+from ppdgrow.training.resume import Start, resume, warn_of_lost_lines
 
 
 def train(request: TrainRequest, narrator: Narrator) -> dict[str, Any]:

@@ -14,7 +14,7 @@ from ppdgrow.checkpoint import RunFolder, append_jsonl, read_jsonl, read_state
 from ppdgrow.checkpoint.events import CheckEvent, GrowEvent, TwinEvent, append_events, read_events
 from ppdgrow.config.state import Cost, Ledger, Validation
 from ppdgrow.engine.evaluate import Evaluation
-from ppdgrow.engine.signals import StoppedError
+from ppdgrow.engine.stop_flag import StoppedError
 from ppdgrow.errors import DivergedError, InterruptedRunError, InvalidInputError
 from ppdgrow.growth.expansion import (
     Expansion,
@@ -26,7 +26,7 @@ from ppdgrow.growth.expansion import (
 )
 from ppdgrow.surgery import GrowthRequest
 from ppdgrow.training.context import Parent, RunContext
-from ppdgrow.training.start import resume, start_from
+from ppdgrow.training.resume import resume, start_from
 from ppdgrow.training.trainer import Trainer
 
 

@@ -12,7 +12,7 @@ from torch import nn
 
 from ppdgrow.config.architecture import Architecture, BlockSpec
 from ppdgrow.config.kinds import KINDS
-from ppdgrow.nn.ends import Head, embedding_of, make_embedding, num_outputs
+from ppdgrow.nn.embedding_and_head import Head, embedding_of, make_embedding, num_outputs
 from ppdgrow.nn.meta import without_memory
 from ppdgrow.nn.parts import block_parts
 

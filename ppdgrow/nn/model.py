@@ -14,7 +14,7 @@ from torch import Tensor, nn
 from ppdgrow.config.architecture import Architecture, BlockSpec
 from ppdgrow.errors import InvalidInputError
 from ppdgrow.nn.coupling import Coupling, Halves, Pair, Residual, join, split
-from ppdgrow.nn.ends import Head, TokenEmbedding, make_embedding
+from ppdgrow.nn.embedding_and_head import Head, TokenEmbedding, make_embedding
 from ppdgrow.nn.linear import LINEAR_MAPS, LinearPair
 from ppdgrow.nn.meta import without_memory
 from ppdgrow.nn.parts import NAMES, block_parts

@@ -15,7 +15,7 @@ from torch import Tensor, nn
 
 from ppdgrow.config.schema import TrainConfig
 from ppdgrow.errors import CheckFailedError, InvalidInputError
-from ppdgrow.optim.updates import OPTIMIZERS, State, Update, update_that_keeps, updates_of
+from ppdgrow.optim.update_rules import OPTIMIZERS, State, Update, update_that_keeps, updates_of
 
 Moments = Mapping[str, State]
 

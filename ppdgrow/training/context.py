@@ -29,7 +29,7 @@ from ppdgrow.console import Narrator
 from ppdgrow.data import Dataset, Split, open_dataset
 from ppdgrow.engine.device import Precision, resolve_device
 from ppdgrow.engine.evaluate import BatchLike, Evaluation, evaluate
-from ppdgrow.engine.signals import StopFlag
+from ppdgrow.engine.stop_flag import StopFlag
 from ppdgrow.errors import ConfigError, InvalidInputError
 from ppdgrow.nn.model import build_model
 from ppdgrow.optim.optimizer import check_moments

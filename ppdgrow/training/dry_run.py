@@ -32,8 +32,8 @@ from ppdgrow.training.acceptance import RULES
 from ppdgrow.training.context import refuse_changed_data
 from ppdgrow.training.growth_schedule import PlannedGrowth
 from ppdgrow.training.preparation import Job, Prepared, measures_precision, plan_run, prepare
-from ppdgrow.training.resources import Footprint, footprint, held_tensors, microbatch_size, storage_bytes
-from ppdgrow.training.start import Start, newest_checkpoint
+from ppdgrow.training.resource_estimate import Footprint, footprint, held_tensors, microbatch_size, storage_bytes
+from ppdgrow.training.resume import Start, newest_checkpoint
 from ppdgrow.units import format_bytes
 
 LEFT_OUT = "temporary buffers, the allocator's reserve, evaluation"

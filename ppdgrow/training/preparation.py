@@ -49,8 +49,8 @@ from ppdgrow.training.output_folder import (
     recorded_recipe,
 )
 from ppdgrow.training.recipe import differing_keys, resolve_training, unused_keys
-from ppdgrow.training.resources import Space, disk_space
-from ppdgrow.training.start import Start, first_start
+from ppdgrow.training.resource_estimate import Space, disk_space
+from ppdgrow.training.resume import Start, first_start
 from ppdgrow.training.trainer import make_optimizer
 
 if TYPE_CHECKING:

@@ -14,7 +14,7 @@ from ppdgrow.optim.optimizer import NamedOptimizer
 from ppdgrow.training.context import RunContext
 from ppdgrow.training.display import Display, Header
 from ppdgrow.training.recorder import Recorder
-from ppdgrow.training.start import Start
+from ppdgrow.training.resume import Start
 
 
 class Trainer:

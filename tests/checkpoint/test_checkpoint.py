@@ -27,7 +27,7 @@ from ppdgrow.config.architecture import TokenInput, new_architecture
 from ppdgrow.config.schema import ModelConfig
 from ppdgrow.config.state import DataIdentity, Environment, Ledger, TrainerState, Validation
 from ppdgrow.errors import ConfigError, InvalidInputError, StorageError
-from ppdgrow.optim.updates import AdamW, Muon, Update
+from ppdgrow.optim.update_rules import AdamW, Muon, Update
 
 
 def checkpoint(step: int = 3, update: type[Update] = AdamW) -> Checkpoint:

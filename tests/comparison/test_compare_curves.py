@@ -9,7 +9,7 @@ from synthetic_runs import growth, write_run
 
 from ppdgrow.comparison.compare import compare_runs
 from ppdgrow.comparison.curves import EqualFigures, EqualPoint
-from ppdgrow.comparison.figures import ComparedRun
+from ppdgrow.comparison.measures import ComparedRun
 
 
 def equal(run: ComparedRun) -> EqualFigures:

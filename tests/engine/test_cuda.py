@@ -11,10 +11,10 @@ from test_engine import Counting, ToyBatch, engine_of, new_model
 
 from ppdgrow.config.kinds import parts_of
 from ppdgrow.engine.loop import FLUSH_EVERY
-from ppdgrow.engine.movement import WATCHED_STEPS, MovementCheck
+from ppdgrow.engine.movement_check import WATCHED_STEPS, MovementCheck
 from ppdgrow.nn.branches import BranchConfig
 from ppdgrow.nn.coupling import Coupling, Pair
-from ppdgrow.optim.updates import OPTIMIZERS
+from ppdgrow.optim.update_rules import OPTIMIZERS
 
 
 @on_each_device

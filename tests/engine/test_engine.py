@@ -16,14 +16,14 @@ from ppdgrow.config.schema import ModelConfig, TrainConfig
 from ppdgrow.config.state import Ledger
 from ppdgrow.engine.evaluate import Evaluation, evaluate, mean_loss
 from ppdgrow.engine.loop import FLUSH_EVERY, Engine
-from ppdgrow.engine.movement import MovementCheck
-from ppdgrow.engine.signals import StopFlag
+from ppdgrow.engine.movement_check import MovementCheck
+from ppdgrow.engine.stop_flag import StopFlag
 from ppdgrow.errors import CheckFailedError, ConfigError, DivergedError, InterruptedRunError, InvalidInputError
 from ppdgrow.nn.init import initial_tensors
 from ppdgrow.nn.model import Model, build_model
 from ppdgrow.optim.optimizer import NamedOptimizer
 from ppdgrow.optim.schedule import make_schedule
-from ppdgrow.optim.updates import OPTIMIZERS
+from ppdgrow.optim.update_rules import OPTIMIZERS
 from ppdgrow.seeding import generator
 
 CPU = torch.device("cpu")

@@ -27,11 +27,11 @@ from ppdgrow.cli.app import run
 from ppdgrow.data import Split
 from ppdgrow.data.batches import Batch, Batches
 from ppdgrow.errors import StorageError
-from ppdgrow.growth import round, trials
+from ppdgrow.growth import trial_round, trials
 from ppdgrow.optim.optimizer import NamedOptimizer
-from ppdgrow.optim.updates import OPTIMIZERS
+from ppdgrow.optim.update_rules import OPTIMIZERS
 from ppdgrow.training.acceptance import RULES, Decision
-from ppdgrow.training.start import Start, start_from
+from ppdgrow.training.resume import Start, start_from
 
 ROOT = Path(__file__).parents[2]
 HARMFUL = "{at: 307, method: fresh, scale: 30.0, trial: {steps: 3}}"
@@ -252,7 +252,7 @@ def test_lower_lr_applies_to_exactly_the_new_parameters_and_stays(
         frozen = type("Frozen", (Decision,), {"accepted": verdict})
         return frozen(**{field.name: getattr(decision, field.name) for field in dataclasses.fields(decision)})
 
-    monkeypatch.setattr(round, "Decision", decided)
+    monkeypatch.setattr(trial_round, "Decision", decided)
     options = growing("{at: 307, trial: {steps: 3}, on_reject: {lower_lr: 0.5, retries: 2}}")
     stop_at(315, signal.SIGTERM)
     ppdgrow(f"{line} --out run", *options, code=143)

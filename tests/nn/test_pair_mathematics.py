@@ -17,7 +17,7 @@ from ppdgrow.config.schema import TrainConfig
 from ppdgrow.nn.branches import BranchConfig
 from ppdgrow.nn.coupling import Coupling, Halves, Pair
 from ppdgrow.optim.optimizer import NamedOptimizer
-from ppdgrow.optim.updates import OPTIMIZERS
+from ppdgrow.optim.update_rules import OPTIMIZERS
 
 CHANNELS = 32
 KINDS = tuple(name for name, kind in kinds.KINDS.items() if kind.additive)

@@ -17,7 +17,7 @@ from ppdgrow.errors import InvalidInputError
 from ppdgrow.nn.init import initial_tensors
 from ppdgrow.nn.model import Model, build_model
 from ppdgrow.optim.optimizer import NamedOptimizer, check_moments, new_moments
-from ppdgrow.optim.updates import OPTIMIZERS, AdamW, Muon, Update, updates_of
+from ppdgrow.optim.update_rules import OPTIMIZERS, AdamW, Muon, Update, updates_of
 
 UPDATES = dict.fromkeys(update for updates in OPTIMIZERS.values() for update in updates)
 HIDDEN = ("up.weight", "qkv.weight", "gates.weight", "out.weight")

@@ -15,7 +15,7 @@ from ppdgrow.errors import ConfigError
 from ppdgrow.nn.init import initial_tensors
 from ppdgrow.nn.model import Model, build_model, tensor_shapes
 from ppdgrow.optim.optimizer import NamedOptimizer
-from ppdgrow.optim.updates import OPTIMIZERS, AdamW, Muon, Update, update_that_keeps, updates_of
+from ppdgrow.optim.update_rules import OPTIMIZERS, AdamW, Muon, Update, update_that_keeps, updates_of
 from ppdgrow.surgery import GrowthRequest, apply_plan, plan_growth, remove_blocks, select_pair, theta_digest, untie
 from ppdgrow.surgery.positions import describe_positions, resolve_positions
 

@@ -25,8 +25,8 @@ from ppdgrow.nn.init import initial_tensors
 from ppdgrow.nn.model import Model, build_model
 from ppdgrow.optim.schedule import make_schedule, phases, schedule_line
 from ppdgrow.surgery import GrowthRequest, plan_growth, untie
-from ppdgrow.training.resources import footprint, saved_bytes
-from ppdgrow.training.start import Start
+from ppdgrow.training.resource_estimate import footprint, saved_bytes
+from ppdgrow.training.resume import Start
 
 CPU = torch.device("cpu")
 GROWTH = "growth=[{at: 10, pair: [attention, ffn], trial: {steps: 5, epsilon: 1e9}, candidates: [pair, zero]}]"

@@ -33,7 +33,7 @@ from ppdgrow.engine.device import set_rng_state
 from ppdgrow.engine.evaluate import BatchLike
 from ppdgrow.errors import StorageError
 from ppdgrow.growth import expansion
-from ppdgrow.optim.updates import AdamW, Muon
+from ppdgrow.optim.update_rules import AdamW, Muon
 from ppdgrow.seeding import generator
 from ppdgrow.training import trainer as trainer
 from ppdgrow.training.recorder import Recorder

@@ -28,7 +28,7 @@ from ppdgrow.nn.cost import count_parameters, tokens_per_example, training_flops
 from ppdgrow.nn.model import Model, build_model
 from ppdgrow.optim.optimizer import new_moments
 from ppdgrow.training.growth_schedule import PlannedGrowth
-from ppdgrow.training.start import Start
+from ppdgrow.training.resume import Start
 from ppdgrow.training.trainer import make_optimizer, select_trained
 from ppdgrow.units import format_bytes
 

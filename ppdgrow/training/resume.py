@@ -17,7 +17,7 @@ from ppdgrow.console import Narrator
 from ppdgrow.data import Dataset
 from ppdgrow.errors import InvalidInputError
 from ppdgrow.nn.init import initial_tensors
-from ppdgrow.optim.updates import update_that_keeps
+from ppdgrow.optim.update_rules import update_that_keeps
 from ppdgrow.surgery import untie
 from ppdgrow.training.context import Parent, RunContext, input_spec_of, refuse_changed_data, say_stored_type, task_of
 
