@@ -1,4 +1,4 @@
-"""Applying a plan, untying pairs and taking blocks out: pure functions on named tensors."""
+"""Applying a plan and taking blocks out: pure functions on named tensors."""
 
 from __future__ import annotations
 
