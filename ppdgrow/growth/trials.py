@@ -10,7 +10,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 
 from ppdgrow.atomic import new_folder, sweep_leftovers
-from ppdgrow.checkpoint import RunFolder, append_jsonl, read_jsonl, read_state
+from ppdgrow.checkpoint import RunFolder, append_jsonl, read_state
 from ppdgrow.checkpoint.events import CheckEvent, GrowEvent, TwinEvent, append_events, read_events
 from ppdgrow.config.state import Cost, Ledger, Validation
 from ppdgrow.engine.evaluate import Evaluation
@@ -26,7 +26,7 @@ from ppdgrow.growth.expansion import (
 )
 from ppdgrow.surgery import GrowthRequest
 from ppdgrow.training.context import Parent, RunContext
-from ppdgrow.training.resume import resume, start_from
+from ppdgrow.training.resume import lost_lines, resume, start_from
 from ppdgrow.training.trainer import Trainer
 
 
@@ -66,18 +66,17 @@ class TrialRuns:
 
     def _is_whole(self, run: RunFolder) -> bool:
         """Whether it is of this parent (the run may have had to go back further) and its logs are complete."""
+        first, newest = self.parent.step, run.newest_valid()
+        state = None if newest is None else read_state(newest)
+        step, evaluated = (first, True) if state is None else (state.step, state.validation is not None)
         try:
-            events = read_events(run.growth_path)
-            steps = {line.get("step") for line in read_jsonl(run.metrics_path)}
+            if lost_lines(run, step, first=first, evaluated=evaluated, config=self.context.recipe.train):
+                return False
+            match read_events(run.growth_path)[-2:]:
+                case [*_, TwinEvent() as made] | [GrowEvent() as made, CheckEvent()]:
+                    return made.parent_sha256 == self.parent.digest
         except InvalidInputError:
-            return False
-        newest = run.newest_valid()
-        reached = self.parent.step if newest is None else read_state(newest).step
-        match events[-2:]:
-            case [*_, TwinEvent() as made] | [GrowEvent() as made, CheckEvent()]:
-                return made.parent_sha256 == self.parent.digest and steps.issuperset(
-                    range(self.parent.step + 1, reached + 1)
-                )
+            pass
         return False
 
     def train_twin(self, pair_lr: float) -> TrialRun:

@@ -114,7 +114,17 @@ def resume(context: RunContext, run: RunFolder, start: Start) -> Start:
 def warn_of_lost_lines(
     run: RunFolder, step: int, *, first: int, evaluated: bool, config: TrainConfig, narrator: Narrator
 ) -> None:
-    """Say which lines of metrics a run has lost up to a checkpoint at `step`; `evaluated`: that has its figures.
+    """Say which lines of metrics a run has lost (see `lost_lines`)."""
+    lost = lost_lines(run, step, first=first, evaluated=evaluated, config=config)
+    if lost:
+        narrator.warn(
+            f"{str(run.metrics_path)!r} has lost the {_in_words(lost)}, though the checkpoint of step {step} has them "
+            "behind it: the weights are whole, the curves have a gap; restore the file from a copy of the run"
+        )
+
+
+def lost_lines(run: RunFolder, step: int, *, first: int, evaluated: bool, config: TrainConfig) -> list[int]:
+    """Steps whose lines a run has lost up to a checkpoint at `step`; `evaluated`: that has its figures.
 
     Raises:
         InvalidInputError: a line is not valid or has no step.
@@ -124,12 +134,7 @@ def warn_of_lost_lines(
     known = {line["step"] for line in lines if "validation" in line} | (set() if evaluated else {step})
     steps = range(first + 1, step + 1)
     due = {number for number in steps if number % config.eval_every == 0 or number == first + config.steps}
-    lost = [number for number in steps if number not in trained or (number in due and number not in known)]
-    if lost:
-        narrator.warn(
-            f"{str(run.metrics_path)!r} has lost the {_in_words(lost)}, though the checkpoint of step {step} has them "
-            "behind it: the weights are whole, the curves have a gap; restore the file from a copy of the run"
-        )
+    return [number for number in steps if number not in trained or (number in due and number not in known)]
 
 
 def _in_words(steps: Sequence[int]) -> str:
