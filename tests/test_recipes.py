@@ -50,7 +50,7 @@ def test_the_gate_runs_the_test_command_of_the_readme() -> None:
 def test_the_branch_of_the_readme_is_one(monkeypatch: pytest.MonkeyPatch) -> None:
     """The example class as it stands there, entered into the registry, cancels to the last bit."""
     section = (ROOT / "README.md").read_text().partition("\n## Adding a kind\n")[2]
-    (block,) = re.findall(r"^```python\n(.*?)^```", section, flags=re.MULTILINE | re.DOTALL)
+    block = re.findall(r"^```python\n(.*?)^```", section, flags=re.MULTILINE | re.DOTALL)[0]
     namespace = dict(vars(branches))
     exec(block, namespace)
     monkeypatch.setitem(branches.BRANCHES, "gate", namespace["Gate"])
