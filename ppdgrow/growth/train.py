@@ -24,7 +24,7 @@ from ppdgrow.training.output_folder import is_occupied
 from ppdgrow.training.preparation import Job, Prepared, check_length, plan_run, prepare
 from ppdgrow.training.recipe import LENGTH, RENEWED
 from ppdgrow.training.recorder import train_document
-from ppdgrow.training.resume import Start, resume, warn_of_lost_lines
+from ppdgrow.training.resume import DueEvaluations, Start, resume, warn_of_lost_lines
 
 
 def train(request: TrainRequest, narrator: Narrator) -> dict[str, Any]:
@@ -40,9 +40,8 @@ def train(request: TrainRequest, narrator: Narrator) -> dict[str, Any]:
     if job.finished is not None:
         _tidy(job)
         try:
-            warn_of_lost_lines(
-                job.run, job.last, first=job.first, evaluated=True, config=job.recipe.train, narrator=narrator
-            )
+            due = DueEvaluations(job.first, job.last, job.recipe.train.eval_every)
+            warn_of_lost_lines(job.run, job.last, due, evaluated=True, narrator=narrator)
         except InvalidInputError as error:  # nothing is to be done any more that needs the log
             narrator.warn(str(error))
         narrator.say(f"already finished: step {job.last} is in {job.run.path}")

@@ -11,7 +11,7 @@ from torch import Tensor
 from ppdgrow.checkpoint import Checkpoint, RunFolder, lines_up_to, read_checkpoint, truncate_metrics
 from ppdgrow.checkpoint.events import trim_lineage
 from ppdgrow.config.architecture import Architecture, new_architecture
-from ppdgrow.config.schema import Recipe, TrainConfig
+from ppdgrow.config.schema import Recipe
 from ppdgrow.config.state import Environment, Ledger, Validation
 from ppdgrow.console import Narrator
 from ppdgrow.data import Dataset
@@ -105,17 +105,26 @@ def resume(context: RunContext, run: RunFolder, start: Start) -> Start:
     evaluated = start.step == first or start.validation is not None
     trim_lineage(run.growth_path, start.step)
     truncate_metrics(run.metrics_path, start.step, evaluated=evaluated)
-    warn_of_lost_lines(
-        run, start.step, first=first, evaluated=evaluated, config=context.recipe.train, narrator=narrator
-    )
+    due = DueEvaluations(first, context.last, context.recipe.train.eval_every)
+    warn_of_lost_lines(run, start.step, due, evaluated=evaluated, narrator=narrator)
     return start
 
 
-def warn_of_lost_lines(
-    run: RunFolder, step: int, *, first: int, evaluated: bool, config: TrainConfig, narrator: Narrator
-) -> None:
+@dataclass(frozen=True)
+class DueEvaluations:
+    """Which steps of a run over steps `first + 1 .. last` are evaluated."""
+
+    first: int
+    last: int
+    eval_every: int
+
+    def __contains__(self, step: int) -> bool:
+        return step % self.eval_every == 0 or step == self.last
+
+
+def warn_of_lost_lines(run: RunFolder, step: int, due: DueEvaluations, *, evaluated: bool, narrator: Narrator) -> None:
     """Say which lines of metrics a run has lost (see `lost_lines`)."""
-    lost = lost_lines(run, step, first=first, evaluated=evaluated, config=config)
+    lost = lost_lines(run, step, due, evaluated=evaluated)
     if lost:
         narrator.warn(
             f"{str(run.metrics_path)!r} has lost the {_in_words(lost)}, though the checkpoint of step {step} has them "
@@ -123,7 +132,7 @@ def warn_of_lost_lines(
         )
 
 
-def lost_lines(run: RunFolder, step: int, *, first: int, evaluated: bool, config: TrainConfig) -> list[int]:
+def lost_lines(run: RunFolder, step: int, due: DueEvaluations, *, evaluated: bool) -> list[int]:
     """Steps whose lines a run has lost up to a checkpoint at `step`; `evaluated`: that has its figures.
 
     Raises:
@@ -132,8 +141,7 @@ def lost_lines(run: RunFolder, step: int, *, first: int, evaluated: bool, config
     lines = lines_up_to(run.metrics_path, step)
     trained = {line["step"] for line in lines if "train_loss" in line}
     known = {line["step"] for line in lines if "validation" in line} | (set() if evaluated else {step})
-    steps = range(first + 1, step + 1)
-    due = {number for number in steps if number % config.eval_every == 0 or number == first + config.steps}
+    steps = range(due.first + 1, step + 1)
     return [number for number in steps if number not in trained or (number in due and number not in known)]
 
 
