@@ -386,20 +386,6 @@ def test_an_arm_whose_logs_are_torn_is_trained_again(
     assert events("broken") == events("whole")
 
 
-def test_a_twin_that_ends_the_run_is_trained_again_where_its_last_evaluation_is_torn_off(
-    ppdgrow: Command, line: str, stop_at: Callable[..., None]
-) -> None:
-    """It is due because the run ends there, though its step is no multiple of `train.eval_every`."""
-    ending = HARMFUL.replace("307", "318")
-    ppdgrow(f"{line} --out whole", *growing(ending))
-    stop_at(320, signal.SIGTERM, 2)
-    ppdgrow(f"{line} --out broken", *growing(ending), code=143)
-    torn = Path("broken/trials/twin/metrics.jsonl")
-    torn.write_bytes(torn.read_bytes()[:-20])
-    ppdgrow(f"{line} --out broken", *growing(ending))
-    assert same(result("broken"), result("whole"))
-
-
 def test_what_a_run_that_died_after_its_decision_left_is_swept(
     ppdgrow: Command, line: str, stop_at: Callable[..., None]
 ) -> None:
