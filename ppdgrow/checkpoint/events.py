@@ -11,7 +11,6 @@ Keys and events that this version does not know are kept. A line holds the keys 
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Annotated, Any, ClassVar, Literal
@@ -21,9 +20,7 @@ from pydantic import Field, ValidationError
 from ppdgrow.checkpoint.jsonl import append_jsonl, read_jsonl, write_jsonl
 from ppdgrow.config.base import Frozen
 from ppdgrow.config.state import Cost, Count, Finite
-from ppdgrow.errors import InvalidInputError
 
-BLOCK_ID = re.compile(r"[lp][1-9][0-9]{0,8}")
 Names = Annotated[list[str], Field(max_length=2**17)]
 
 
@@ -305,68 +302,3 @@ def append_events(path: Path, events: Iterable[Event]) -> None:
 def write_events(path: Path, events: Iterable[Event]) -> None:
     """Write a log anew, at once or not at all."""
     write_jsonl(path, [event.document() for event in events])
-
-
-def lineage_up_to(path: Path, step: int) -> list[Event]:
-    """The events that a checkpoint at `step` has behind it, those of trials only once they are decided."""
-    return [event for event in read_events(path) if event.decided <= step]
-
-
-def trim_lineage(path: Path, step: int) -> None:
-    """Take out what a killed process wrote of decisions beyond its last checkpoint, at `step`."""
-    events = read_events(path)
-    kept = [event for event in events if event.decided <= step]
-    if kept != events:
-        write_events(path, kept)
-
-
-def by_hand(events: Iterable[Event]) -> list[TrainEvent | SurgeryEvent]:
-    """The trainings, growths and removals that somebody ordered: not those of trials."""
-    return [event for event in events if isinstance(event, TrainEvent | SurgeryEvent) and event.trial is None]
-
-
-def insertions(events: Iterable[Event]) -> list[GrowEvent]:
-    """The growths that the model kept, oldest first."""
-    return [event for event in events if isinstance(event, GrowEvent) and event.is_kept]
-
-
-def used_ids(events: Iterable[Event]) -> frozenset[str]:
-    """Block ids that some ancestor had, whether or not they are still there."""
-    return frozenset(name for event in events if event.is_kept for name in event.ids if BLOCK_ID.fullmatch(name))
-
-
-def own_events(events: Iterable[Event]) -> list[Event]:
-    """The events since the latest `train`: what a run decided itself.
-
-    Raises:
-        InvalidInputError: a decision says less than the run needs to go on.
-    """
-    own: list[Event] = []
-    for event in events:
-        own = [] if isinstance(event, TrainEvent) else [*own, event]
-    for event in own:
-        for key in event.needed_to_go_on:
-            missing = getattr(event, key) is None and key in ("growth", "until", "trial", "pair_lr")
-            if missing or key not in event.model_fields_set:
-                raise InvalidInputError(
-                    f"growth.jsonl: the {event.event} of step {event.step} has no {key!r}, expected one; "
-                    "restore the file from a copy of the run"
-                )
-    return own
-
-
-def growth_entries(events: Iterable[Event]) -> list[dict[str, Any]]:
-    """One entry for each growth and removal, that of a trial with its decision and, as `verdict`, the figures of it."""
-    listed = list(events)
-    decisions = {(event.step, event.trial): event.document() for event in listed if isinstance(event, DecisionEvent)}
-    entries = []
-    for event in listed:
-        if isinstance(event, SurgeryEvent):
-            entry = {"decision": None, **event.document()}
-            decided = decisions.get((event.step, event.trial))
-            if decided is not None:
-                verdict = {key: value for key, value in decided.items() if key not in entry and key != "retry"}
-                verdict |= {key: decided[key] for key in ("loss_before", "loss_after") if key in decided}
-                entry |= {"retry": decided.get("retry"), "verdict": verdict}
-            entries.append(entry)
-    return entries

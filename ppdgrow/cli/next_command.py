@@ -7,7 +7,8 @@ from importlib.util import find_spec
 from pathlib import Path
 
 from ppdgrow.checkpoint import RunFolder, read_config, read_state
-from ppdgrow.checkpoint.events import TrainEvent, by_hand, lineage_up_to
+from ppdgrow.checkpoint.events import TrainEvent
+from ppdgrow.checkpoint.lineage import by_hand, lineage_up_to
 from ppdgrow.comparison.compare import Comparison
 from ppdgrow.comparison.history import RunHistory
 from ppdgrow.config.requests import CompareRequest, GrowRequest, ProbeRequest, TrainRequest

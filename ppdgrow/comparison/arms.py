@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from ppdgrow.checkpoint import RunFolder
-from ppdgrow.checkpoint.events import by_hand
+from ppdgrow.checkpoint.lineage import by_hand
 from ppdgrow.comparison.comparability import recipe_differences
 from ppdgrow.comparison.history import RunHistory, join_seeds, name_histories, one_line, unique_name
 from ppdgrow.comparison.reading import DivergedRunError, read_history

@@ -6,27 +6,36 @@ A column is about an arm; a single run is an arm of one.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
-from enum import Flag, auto
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import replace
 from functools import partial
 from statistics import fmean
-from typing import Any, Generic, NamedTuple, TypeVar
+from typing import Any, NamedTuple
 
+from ppdgrow.comparison.column import (
+    FEW,
+    MANY,
+    NOTHING,
+    RUNS,
+    SIZE,
+    Column,
+    Layout,
+    exact,
+    interval,
+    with_deviation,
+    with_interval,
+)
 from ppdgrow.comparison.curves import AXES, Axis, EqualPoint
 from ppdgrow.comparison.history import Budget, join_seeds
-from ppdgrow.comparison.insertions import UPDATES_AFTER, Insertion
+from ppdgrow.comparison.insertion_columns import insertions, jump_of, spikes
 from ppdgrow.comparison.measures import ComparedArm, ComparedRun
-from ppdgrow.comparison.spikes import SpikeCounts
 from ppdgrow.console import format_count, format_flops, format_seconds
 from ppdgrow.console.page import Table
 from ppdgrow.nn.cost import count_parameters, flops_per_token, half_steps
 from ppdgrow.statistics import Estimate, estimate
 
-NOTHING = "-"
 LOSS = "validation loss"
 COSTS: tuple[Budget, ...] = ("flops", "seconds")
-Subject = TypeVar("Subject")
 
 
 class AxisText(NamedTuple):
@@ -42,44 +51,6 @@ AXIS_TEXT: dict[Axis, AxisText] = {
     "flops": AxisText("FLOPs", "training FLOPs", format_flops),
     "seconds": AxisText("wall-clock", "seconds of training steps", format_seconds),
 }
-
-
-class Layout(Flag):
-    """The tables in which a column stands; NONE: in the JSON alone."""
-
-    NONE = 0
-    FEW = auto()  # few arms beside each other, on a terminal
-    MANY = auto()  # one row per arm, on a terminal and at the head of the page
-    COSTS = auto()  # tables of the page
-    EQUAL = auto()
-    SIZE = auto()
-    RUNS = auto()
-
-
-FEW, MANY, SIZE, RUNS = Layout.FEW, Layout.MANY, Layout.SIZE, Layout.RUNS
-
-
-@dataclass(frozen=True)
-class Column(Generic[Subject]):
-    """A figure: its name, how to get it, how to show it, where it is shown, and its key in the JSON of arms and runs.
-
-    A value of None is shown as a dash.
-    """
-
-    name: str
-    value: Callable[[Subject], Any]
-    show: Callable[[Any], str] = str
-    layouts: Layout = Layout.NONE
-    arm_key: str = ""
-    run_key: str = ""
-
-    def only(self, condition: bool) -> Column[Subject]:
-        """The column, in no table unless the condition holds."""
-        return self if condition else replace(self, layouts=Layout.NONE)
-
-    def cell(self, subject: Subject) -> str:
-        value = self.value(subject)
-        return NOTHING if value is None else self.show(value)
 
 
 def columns(arms: Sequence[ComparedArm], verdicts: Mapping[str, str] | None = None) -> list[Column[ComparedArm]]:
@@ -120,8 +91,8 @@ def columns(arms: Sequence[ComparedArm], verdicts: Mapping[str, str] | None = No
         Column("", _costs_to_equal_loss, arm_key="cost_to_baseline_loss"),
         *(_trials(arms, in_all_seeds) if any(run.has_trials for run in runs) else ()),
         Column("insertion", lambda arm: jump_of([i for run in arm.runs for i in run.insertions]), exact, MANY),
-        *_insertions(arms),
-        *_spikes(in_all_seeds),
+        *insertions(arms),
+        *spikes(in_all_seeds),
     ]
 
 
@@ -140,30 +111,6 @@ def arm_rows(
     named = zip(names or [arm.name for arm in arms], arms, strict=True)
     rows = tuple((name, *(column.cell(arm) for column in shown)) for name, arm in named)
     return Table(("arm", *(column.name for column in shown)), rows)
-
-
-# How figures are written.
-
-
-def interval(low: float | None, high: float | None, digits: int, sign: str = "+") -> str:
-    """` [low, high]`, or nothing."""
-    return "" if low is None or high is None else f" [{low:{sign}.{digits}f}, {high:{sign}.{digits}f}]"
-
-
-def with_interval(difference: Estimate, digits: int, unit: str = "") -> str:
-    """The mean of a difference with its sign, and the 95 % interval where there are several values."""
-    return f"{difference.mean:+.{digits}f}{interval(difference.low, difference.high, digits)}{unit}"
-
-
-def with_deviation(found: Estimate, digits: int, unit: str = "") -> str:
-    """The mean, and the standard deviation where there are several values."""
-    deviation = "" if found.deviation is None else f" sd {found.deviation:.{digits}f}"
-    return f"{found.mean:.{digits}f}{deviation}{unit}"
-
-
-def exact(jump: float) -> str:
-    """A change of the loss; nothing but zero is written 0."""
-    return "0" if jump == 0 else f"{jump:.3g}"
 
 
 # What the models are.
@@ -326,124 +273,3 @@ def _trials(arms: Sequence[ComparedArm], in_all_seeds: str) -> Iterator[Column[C
         yield Column(f"{name} of trials", where_tried(partial(cost, axis=axis)), layouts=shown)
         spent = partial(lambda run, axis: getattr(run.history.state.ledger.trials, axis), axis=axis)
         yield _of_first(f"{name} of trials", spent, place, RUNS)
-
-
-# Insertions and spikes.
-
-
-def jump_of(insertions: Sequence[Insertion]) -> float | None:
-    return max((i.jump for i in insertions if i.jump is not None), key=abs, default=None)
-
-
-def _before_after(insertions: Sequence[Insertion]) -> str | None:
-    """The losses right before and after an insertion, mean over the seeds, with as many digits as tell them apart."""
-    known = [(i.loss_before, i.loss_after) for i in insertions if i.jump is not None]
-    if not insertions:
-        return None
-    if len(known) < len(insertions):
-        return "not measured"
-    before, after = (fmean(losses) for losses in zip(*known, strict=True))
-    shown = f"{before:.6f}", f"{after:.6f}"
-    if shown[0] == shown[1] and any(insertion.jump for insertion in insertions):
-        shown = repr(before), repr(after)
-    return f"{shown[0]} / {shown[1]}"
-
-
-def _loss_later(insertions: Sequence[Insertion], *, with_updates: bool) -> str | None:
-    losses = estimate([insertion.loss_after_updates for insertion in insertions])
-    if losses is None:
-        return None
-    return f"{losses.mean:.4f}{f' ({_numbers(i.updates for i in insertions)})' if with_updates else ''}"
-
-
-def _bump(insertions: Sequence[Insertion]) -> str | None:
-    """The growth bump, and the steps until the loss before it was reached again; means over the seeds."""
-    bumps = estimate([insertion.growth_bump for insertion in insertions])
-    steps = estimate([insertion.steps_to_recover for insertion in insertions])
-    recovered = "not recovered" if steps is None else f"{steps.mean:,.0f}"
-    return None if bumps is None else f"{bumps.mean:+.4f}, {recovered}"
-
-
-def _spikes_after(insertions: Sequence[Insertion]) -> str:
-    counts = [insertion.gradient_spike for insertion in insertions]
-    old, new = sum(count.old or 0 for count in counts), sum(count.new or 0 for count in counts)
-    return f"{old} / {new}, {sum(insertion.loss_spikes for insertion in insertions)}"
-
-
-def _numbers(values: Iterable[int | None]) -> str:
-    """Different numbers, rising."""
-    return ", ".join(f"{value:,}" for value in sorted({value for value in values if value is not None}))
-
-
-def _mean_later(insertions: Sequence[Insertion]) -> float | None:
-    later = [i.loss_after_updates for i in insertions if i.loss_after_updates is not None]
-    return fmean(later) if later else None
-
-
-# One insertion of an arm, in all its seeds.
-INSERTION_COLUMNS: tuple[Column[Sequence[Insertion]], ...] = (
-    Column("step", lambda found: _numbers(i.step for i in found)),
-    Column("kinds", lambda found: "/".join(dict.fromkeys(kind for i in found for kind in i.kinds)) or None),
-    Column("loss before / after", _before_after),
-    Column("largest change", jump_of, exact),
-    Column("same bits", lambda found: "yes" if all(i.bit_exact for i in found) else "no"),
-    Column(f"loss ~{UPDATES_AFTER:,} updates after", _mean_later, "{:.4f}".format),
-    Column("updates", lambda found: _numbers(i.updates for i in found) or None),
-    Column("bump, steps to recover", _bump),
-    Column("spikes by then: gradient (old / new), loss", _spikes_after),
-)
-
-
-def insertion_rows(arms: Sequence[ComparedArm]) -> Table:
-    rows = [
-        (arm.name, *(column.cell(found) for column in INSERTION_COLUMNS))
-        for arm in arms
-        for index in range(max(len(run.insertions) for run in arm.runs))
-        if (found := _insertion(arm, index))
-    ]
-    return Table(("arm", *(column.name for column in INSERTION_COLUMNS)), tuple(rows))
-
-
-def _insertion(arm: ComparedArm, index: int) -> list[Insertion]:
-    return [run.insertions[index] for run in arm.runs if index < len(run.insertions)]
-
-
-def _of_insertion(arm: ComparedArm, index: int, write: Callable[[Sequence[Insertion]], str | None]) -> str | None:
-    return write(_insertion(arm, index))
-
-
-def _insertions(arms: Sequence[ComparedArm]) -> Iterator[Column[ComparedArm]]:
-    most = max(len(run.insertions) for arm in arms for run in arm.runs)
-    for index in range(most):
-        which = f" {index + 1}" if most > 1 else ""
-        updates = _numbers(i.updates for arm in arms for i in _insertion(arm, index))
-        same = bool(updates) and ", " not in updates
-        later = partial(_loss_later, with_updates=not same)
-        figures: dict[str, Callable[[Sequence[Insertion]], str | None]] = {
-            f"loss before / after insertion{which}": _before_after,
-            f"loss {updates if same else 'some'} updates after{which and f' insertion{which}'}": later,
-            f"growth bump, steps to recover{which}": _bump,
-        }
-        for name, write in figures.items():
-            yield Column(name, partial(_of_insertion, index=index, write=write), layouts=FEW)
-
-
-def _spikes(in_all_seeds: str) -> Iterator[Column[ComparedArm]]:
-    """Gradient spikes of old and new parameters, and loss spikes, in all seeds together."""
-
-    def gradients(arm: ComparedArm) -> SpikeCounts:
-        counts = [run.gradient_spikes for run in arm.runs]
-        old = [count.old for count in counts if count.old is not None]
-        new = [count.new for count in counts if count.new is not None]
-        return SpikeCounts(sum(old) if old else None, sum(new) if new else None)
-
-    def old_and_new(spikes: SpikeCounts) -> str:
-        old = NOTHING if spikes.old is None else str(spikes.old)
-        return old if spikes.new is None else f"{old} / {spikes.new}"
-
-    def losses(arm: ComparedArm) -> int:
-        return sum(run.loss_spikes for run in arm.runs)
-
-    name = f"gradient spikes{in_all_seeds} (old / new)"
-    yield Column(name, gradients, old_and_new, FEW | RUNS, run_key="gradient_spikes")
-    yield Column(f"loss spikes{in_all_seeds}", losses, str, FEW | RUNS, run_key="loss_spikes")

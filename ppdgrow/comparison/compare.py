@@ -11,7 +11,8 @@ from pathlib import Path
 from typing import Any
 
 from ppdgrow.comparison.arms import read_arms
-from ppdgrow.comparison.columns import Column, Layout, columns, several_seeds
+from ppdgrow.comparison.column import Column, Layout
+from ppdgrow.comparison.columns import columns, several_seeds
 from ppdgrow.comparison.comparability import (
     check_evaluated,
     check_trial,

@@ -6,7 +6,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import asdict
 from typing import Any
 
-from ppdgrow.comparison.columns import Column, columns, single_runs
+from ppdgrow.comparison.column import Column
+from ppdgrow.comparison.columns import columns, single_runs
 from ppdgrow.comparison.curves import AXES, EqualFigures, EqualPoint, bands
 from ppdgrow.comparison.measures import ComparedArm
 from ppdgrow.comparison.spikes import SpikeCounts

@@ -14,16 +14,8 @@ import numpy as np
 import numpy.typing as npt
 
 from ppdgrow.checkpoint import RunFolder
-from ppdgrow.checkpoint.events import (
-    DecisionEvent,
-    Event,
-    GrowEvent,
-    SurgeryEvent,
-    TrainEvent,
-    TrialEvent,
-    by_hand,
-    insertions,
-)
+from ppdgrow.checkpoint.events import DecisionEvent, Event, GrowEvent, SurgeryEvent, TrainEvent, TrialEvent
+from ppdgrow.checkpoint.lineage import by_hand, insertions
 from ppdgrow.config.architecture import Architecture
 from ppdgrow.config.schema import Recipe
 from ppdgrow.config.state import TrainerState, Validation

@@ -10,7 +10,8 @@ import re
 from collections.abc import Mapping, Sequence
 from itertools import takewhile
 
-from ppdgrow.comparison.columns import NOTHING, Layout, arm_rows, exact, interval
+from ppdgrow.comparison.column import NOTHING, Layout, exact, interval
+from ppdgrow.comparison.columns import arm_rows
 from ppdgrow.comparison.compare import Comparison
 from ppdgrow.comparison.criteria import (
     CHEAPER_FLOPS,

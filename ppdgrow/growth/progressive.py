@@ -6,7 +6,8 @@ import shutil
 from dataclasses import dataclass
 
 from ppdgrow.checkpoint import RunFolder, read_checkpoint, read_jsonl
-from ppdgrow.checkpoint.events import DecisionEvent, Event, SkipEvent, append_events, own_events, read_events
+from ppdgrow.checkpoint.events import DecisionEvent, Event, SkipEvent, append_events, read_events
+from ppdgrow.checkpoint.lineage import own_events
 from ppdgrow.config.state import Ledger
 from ppdgrow.growth.timeline import decision_lines, ledger_line, timeline
 from ppdgrow.growth.trial_round import Round

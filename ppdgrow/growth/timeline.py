@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from ppdgrow.checkpoint.events import DecisionEvent, Event, GrowEvent, SkipEvent, insertions
+from ppdgrow.checkpoint.events import DecisionEvent, Event, GrowEvent, SkipEvent
+from ppdgrow.checkpoint.lineage import insertions
 from ppdgrow.config.state import Cost, Ledger
 from ppdgrow.console import format_flops, format_seconds
 

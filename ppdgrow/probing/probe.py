@@ -8,7 +8,7 @@ from dataclasses import replace
 
 import torch
 
-from ppdgrow.checkpoint.events import insertions
+from ppdgrow.checkpoint.lineage import insertions
 from ppdgrow.config.architecture import BlockSpec
 from ppdgrow.config.requests import ProbeRequest
 from ppdgrow.console import Narrator

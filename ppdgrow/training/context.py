@@ -19,7 +19,8 @@ from ppdgrow.checkpoint import (
     read_checkpoint,
     read_located,
 )
-from ppdgrow.checkpoint.events import Event, lineage_up_to, used_ids
+from ppdgrow.checkpoint.events import Event
+from ppdgrow.checkpoint.lineage import lineage_up_to, used_ids
 from ppdgrow.config.architecture import InputSpec
 from ppdgrow.config.kinds import FAMILIES, Task
 from ppdgrow.config.load import Layer, Resolved, read_run_recipe, resolve

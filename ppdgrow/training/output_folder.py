@@ -11,7 +11,8 @@ from pathlib import Path
 from typing import Any
 
 from ppdgrow.checkpoint import RunFolder, read_checkpoint, read_state
-from ppdgrow.checkpoint.events import TrainEvent, by_hand, read_events
+from ppdgrow.checkpoint.events import TrainEvent, read_events
+from ppdgrow.checkpoint.lineage import by_hand
 from ppdgrow.config.kinds import DATA_NAMES
 from ppdgrow.config.schema import DataConfig, Recipe, flatten
 from ppdgrow.data import canonical_name, open_dataset

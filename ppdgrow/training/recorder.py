@@ -17,7 +17,8 @@ from ppdgrow.checkpoint import (
     read_state,
     write_checkpoint,
 )
-from ppdgrow.checkpoint.events import growth_entries, read_events
+from ppdgrow.checkpoint.events import read_events
+from ppdgrow.checkpoint.lineage import growth_entries
 from ppdgrow.config.state import TrainerState
 from ppdgrow.engine.device import rng_state
 from ppdgrow.engine.loop import Engine, MetricsLine

@@ -9,7 +9,7 @@ from pathlib import Path
 from torch import Tensor
 
 from ppdgrow.checkpoint import Checkpoint, RunFolder, lines_up_to, read_checkpoint, truncate_metrics
-from ppdgrow.checkpoint.events import trim_lineage
+from ppdgrow.checkpoint.lineage import trim_lineage
 from ppdgrow.config.architecture import Architecture, new_architecture
 from ppdgrow.config.schema import Recipe
 from ppdgrow.config.state import Environment, Ledger, Validation

@@ -21,7 +21,8 @@ from equality import events, result, same
 from tampering import damage
 
 from ppdgrow.checkpoint import RunFolder, read_checkpoint, read_config, read_jsonl, read_state
-from ppdgrow.checkpoint.events import own_events, read_events
+from ppdgrow.checkpoint.events import read_events
+from ppdgrow.checkpoint.lineage import own_events
 from ppdgrow.cli import build_app
 from ppdgrow.cli.app import run
 from ppdgrow.data import Split
