@@ -50,7 +50,7 @@ def run(request: CompareRequest, narrator: Narrator) -> None:
 
 
 def _print_result(comparison: Comparison, narrator: Narrator) -> None:
-    """Warnings, the table, the criteria, and the verdict with what it is worth; a terminal may need shorter names."""
+    """Warnings, the table, the criteria, and the verdict with what it is worth; a terminal may need short names."""
     from ppdgrow.comparison.tables import (
         SIDE_BY_SIDE,
         comparison_rows,
@@ -61,13 +61,13 @@ def _print_result(comparison: Comparison, narrator: Narrator) -> None:
         verdict_lines,
     )
 
-    for warning in comparison.warnings:
-        narrator.warn(warning)
     short = short_names(comparison, narrator.width)
     for name, shown in short.items():
         narrator.text(f"{shown} = {name}")
     if short:
         narrator.data("")
+    for warning in comparison.warnings:
+        narrator.warn(replace_names(warning, short))
     table = comparison_rows(comparison, narrator.width)
     narrator.table(table.rows, header=table.header)
     many = len(comparison.arms) > SIDE_BY_SIDE
