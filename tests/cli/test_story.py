@@ -93,7 +93,7 @@ def test_automatic_names_have_one_suffix_and_never_meet(ppdgrow: Command) -> Non
     def path(*arguments: str) -> str:
         return ppdgrow(*arguments).stdout.splitlines()[-1]
 
-    first = path("train", *TINY, "--no-decay")
+    first = path("train", *TINY, "--no-decay", "--steps", "4")
     stem = re.fullmatch(r"(runs/stdlib-transformer-coupled-\d+)-[0-9a-f]{8}", first)
     assert stem, first
     found = [first]

@@ -334,7 +334,7 @@ def test_a_run_stopped_anywhere_in_its_rounds_decides_the_same(
     assert not (Path("broken") / "trials").exists()
 
 
-@both_rounds
+@pytest.mark.parametrize("rounds", [ROUNDS, pytest.param(UNJUDGED, marks=pytest.mark.slow)], ids=["judged", "unjudged"])
 def test_a_run_killed_in_a_trial_decides_the_same(ppdgrow: Command, line: str, rounds: tuple[str, ...]) -> None:
     """Kill -9 of a real process, as soon as each run of the first trials is there."""
     ppdgrow(f"{line} --out whole", *growing(*rounds))

@@ -51,7 +51,11 @@ def one_line(stderr: str) -> str:
     return lines[-1]
 
 
-@pytest.mark.parametrize(("line", "more"), [(TRAIN, TINY), (CLIMB, GROWTH)], ids=["train", "progressive"])
+@pytest.mark.parametrize(
+    ("line", "more"),
+    [(TRAIN, TINY), pytest.param(CLIMB, GROWTH, marks=pytest.mark.slow)],
+    ids=["train", "progressive"],
+)
 def test_a_disk_that_fills_up_at_any_write(
     ppdgrow: Command, disk: Disk, request: pytest.FixtureRequest, line: str, more: list[str]
 ) -> None:

@@ -30,7 +30,9 @@ WINDOWS = {
 }
 
 
-@pytest.mark.parametrize("name", RANDOM)
+@pytest.mark.parametrize(
+    "name", [pytest.param(n, marks=pytest.mark.slow if n == "progressive" else ()) for n in RANDOM]
+)
 def test_kills_at_random_moments(bench: Bench, name: str) -> None:
     random_kills(bench, name, RANDOM[name], seed=0)
 
@@ -42,7 +44,7 @@ def test_a_kill_within(bench: Bench, name: str) -> None:
     assert not wrong, "\n".join(wrong)
 
 
-@pytest.mark.parametrize("name", ["grow-pair", "resave"])
+@pytest.mark.parametrize("name", [pytest.param("grow-pair", marks=pytest.mark.slow), "resave"])
 def test_control_folders_that_are_written_in_place_are_found_out(bench: Bench, name: str) -> None:
     number = len(bench.unbroken(name)[0].operations)
     assert windows(bench, name, range(4, number, 2), in_place=True)
