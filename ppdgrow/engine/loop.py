@@ -155,7 +155,7 @@ class Engine:
                 self._raise_interrupted()
 
     def _is_due(self, every: int) -> bool:
-        return self.step % every == 0 or self.step == self.last
+        return is_due(self.step, every, self.last)
 
     def _train_step(self, step: int, movement: MovementCheck) -> None:
         factor = self.schedule.factor(step)
@@ -314,3 +314,8 @@ class Engine:
 
 def _num_targets(targets: Tensor) -> Tensor:
     return (targets != NO_TARGET).sum()
+
+
+def is_due(step: int, every: int, last: int) -> bool:
+    """Whether a run that ends at step `last` evaluates, or saves, at a step."""
+    return step % every == 0 or step == last

@@ -15,6 +15,7 @@ from ppdgrow.config.schema import Recipe
 from ppdgrow.config.state import Environment, Ledger, Validation
 from ppdgrow.console import Narrator
 from ppdgrow.data import Dataset
+from ppdgrow.engine.loop import is_due
 from ppdgrow.errors import InvalidInputError
 from ppdgrow.nn.init import initial_tensors
 from ppdgrow.optim.update_rules import update_that_keeps
@@ -119,7 +120,7 @@ class DueEvaluations:
     eval_every: int
 
     def __contains__(self, step: int) -> bool:
-        return step % self.eval_every == 0 or step == self.last
+        return is_due(step, self.eval_every, self.last)
 
 
 def warn_of_lost_lines(run: RunFolder, step: int, due: DueEvaluations, *, evaluated: bool, narrator: Narrator) -> None:
