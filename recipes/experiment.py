@@ -169,9 +169,10 @@ RATES = {depth: (4e-3, 6e-3, 8e-3) if depth <= 4 else (3e-3, 4e-3, 6e-3) for dep
 RATE_ARMS = [_scratch(depth, SMALL, lr) for depth in DEPTHS for lr in RATES[depth]]
 SCHEDULE_ARMS = [
     _scratch(3, SMALL),
-    *(_in_run(2, [(share, depth)], SMALL) for depth in (4, 6, 8, 12) for share in (0.3, 0.5, 0.7)),
-    *(_in_run(1, [(share, depth)], SMALL) for depth in (3, 5, 7) for share in (0.3, 0.5)),
-    *(_in_run(3, [(share, depth)], SMALL) for depth in (5, 7) for share in (0.3, 0.5)),
+    *(_in_run(2, [(0.5, depth)], SMALL) for depth in (6, 8, 4, 12)),
+    *(_in_run(2, [(share, depth)], SMALL) for depth in (6, 8) for share in (0.7, 0.3)),
+    *(_in_run(1, [(share, depth)], SMALL) for share, depth in ((0.5, 5), (0.3, 5), (0.5, 3), (0.5, 7))),
+    *(_in_run(3, [(0.5, depth)], SMALL) for depth in (5, 7)),
     _in_run(2, [(0.3, 4), (0.6, 6)], SMALL),
     _in_run(2, [(0.4, 4), (0.7, 8)], SMALL),
     _in_run(1, [(0.2, 3), (0.5, 5)], SMALL),
