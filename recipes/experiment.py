@@ -1,11 +1,14 @@
-"""The first experiment: does untying a cancelling pair help?
+"""The experiments: does untying a cancelling pair help, and does growing pay?
 
-Trains every arm with every seed of a size, some at a time, and ends with a report beside the folder of the runs. 6
-layers are trained for a while, grown to 12 in several ways and trained on, against models that have 6 or 12 layers from
-the start. Arms that start from the same shallow model share it; its cost counts for each of them.
+Trains every arm with every seed of a size, some at a time, and ends with a report beside the folder of the runs.
+First experiment (sizes `..-cpu` and `..-gpu`): 6 layers are trained for a while, grown to 12 in several ways and
+trained on, against models that have 6 or 12 layers from the start. Arms that start from the same shallow model share
+it; its cost counts for each of them.
+Second experiment (sizes `..-front`): at equal FLOPs, shallow models that grow within their run against models of all
+depths, each trained for as many steps as the budget pays.
 
 Run:   python recipes/experiment.py wikitext2-cpu        (where ppdgrow is installed, with its extra `plot`;
-                                                         PPDGROW_DATA=FOLDER with wikitext-2/ and cifar10/, else a
+       python recipes/experiment.py wikitext2-front      PPDGROW_DATA=FOLDER with wikitext-2/ and cifar10/, else a
                                                          download; --help lists sizes, sets of arms and options)
 Takes: a run of a cpu size less than 20 minutes on one core of an Intel Xeon, all of them hours
 Again: what is done is skipped, and what was stopped goes on: after a kill, give the same line again. A run that failed
@@ -25,194 +28,15 @@ import sys
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor, as_completed
 from dataclasses import dataclass, field
+from functools import cache
 from pathlib import Path
 from types import FrameType
 from typing import NoReturn
 
+from experiment_arms import ARMS, EQUAL, SETS, SIZES, Arm, Size
+
 # As short as can be: the commands are recorded with the runs.
 RECIPES = Path(os.path.relpath(Path(__file__).parent))
-
-
-@dataclass(frozen=True)
-class Size:
-    """A recipe `recipes/SIZE.yaml` with what its arms need to know.
-
-    `at` is the step of the growth; a model of 12 layers costs as much in `equal_steps` steps as one that is grown
-    by attention pairs in all `steps`; `wider` makes a model of twice the width.
-    """
-
-    steps: int
-    at: int
-    equal_steps: int
-    wider: str
-
-
-SIZES = {
-    "wikitext2-cpu": Size(steps=1500, at=400, equal_steps=1308, wider="--width 256 -o model.heads=8"),
-    "wikitext2-gpu": Size(steps=10_000, at=2700, equal_steps=8866, wider="--width 1024 -o model.heads=16"),
-    "wikitext2-front": Size(steps=4000, at=2000, equal_steps=4000, wider=""),
-    "cifar10-cpu": Size(steps=1500, at=400, equal_steps=1308, wider="--width 256 -o model.heads=8"),
-    "cifar10-gpu": Size(steps=30_000, at=8100, equal_steps=25_963, wider="--width 768 -o model.heads=12"),
-}
-
-
-@dataclass(frozen=True)
-class Arm:
-    """How the model of one arm comes about.
-
-    Args:
-        train: options of the `ppdgrow train` that ends with the last step.
-        shallow: layers of the model that it starts from; None: from scratch.
-        grow: options of `ppdgrow grow` between the two; None: not grown.
-        at: share of the budget at which the shallow phase ends; None: `Size.at`.
-        equal_steps: train for `Size.equal_steps`.
-        budget: TFLOP of training; instead of the steps of the size, as many as these pay.
-        growth: growths within the run, each the share of its steps at which it happens, and a growth entry's keys.
-    """
-
-    train: str = ""
-    shallow: int | None = None
-    grow: str | None = None
-    at: float | None = None
-    equal_steps: bool = False
-    budget: float | None = None
-    growth: tuple[tuple[float, str], ...] = ()
-
-    def at_steps(self, steps: int) -> str:
-        """The options of its `ppdgrow train` for so many steps."""
-        entries = ", ".join(
-            f"{{at: {round(share * steps)}, {keys}, trial: {{rule: always, steps: 1}}}}" for share, keys in self.growth
-        )
-        return f"{self.train} -o 'growth=[{entries}]'" if entries else self.train
-
-
-def _grown(grow: str, *, at: float | None = None, train: str = "") -> Arm:
-    return Arm(train, shallow=6, grow=f"--pairs 3 {grow}", at=at)
-
-
-EQUAL = "scratch-12-equal-flops"
-ARMS = {
-    "scratch-12": Arm("--layers 12"),
-    "scratch-12-residual": Arm("--layers 12 -o model.stream=residual"),
-    "scratch-12-wide": Arm("--layers 12 {wider}"),
-    EQUAL: Arm("--layers 12", equal_steps=True),
-    "scratch-6": Arm(shallow=6),
-    "reset-6": Arm("-o train.reset_optimizer=true", shallow=6),
-    "attention": _grown("--pair attention"),
-    "attention-first": _grown("--pair attention-first"),
-    "ffn": _grown("--pair ffn"),
-    "zero": _grown("--method zero"),
-    "copy": _grown("--method copy --position end"),
-    "fresh": _grown("--method fresh"),
-    # One factor of the growth at a time, against `attention`.
-    "at-10": _grown("--pair attention", at=0.1),
-    "at-50": _grown("--pair attention", at=0.5),
-    "at-80": _grown("--pair attention", at=0.8),
-    "moments-fresh": _grown("--pair attention --moments fresh"),
-    "moments-copy": _grown("--pair attention --moments copy"),
-    "rate-0.5": _grown("--pair attention", train="--pair-lr 0.5"),
-    "rate-2": _grown("--pair attention", train="--pair-lr 2"),
-    "scale-0.3": _grown("--pair attention --scale 0.3"),
-    "scale-0.1": _grown("--pair attention --scale 0.1"),
-    "source-random": _grown("--pair attention --source random"),
-    "many-late": Arm(shallow=2, grow="--pair attention --pairs 5", at=0.8),
-    # The learning rate of the baseline.
-    "lr-1e-3": Arm("--layers 12 -o train.lr=1e-3"),
-    "lr-2e-3": Arm("--layers 12 -o train.lr=2e-3"),
-    "lr-4e-3": Arm("--layers 12 -o train.lr=4e-3"),
-    "lr-8e-3": Arm("--layers 12 -o train.lr=8e-3"),
-}
-
-
-# The second experiment: TFLOP of the budgets of `wikitext2-front`; 6.85 are 4,000 steps of 6 layers.
-SMALL, MEDIUM, LARGE = 3.42, 6.85, 12.9
-DEPTHS = (2, 3, 4, 6, 8, 12)
-COPIES = {
-    "attention": "pair: attention",
-    "attention-first": "pair: attention-first",
-    "scale-0.3": "pair: attention, scale: 0.3",
-    "scale-0.1": "pair: attention, scale: 0.1",
-    "moments-fresh": "pair: attention, moments: fresh",
-    "moments-copy": "pair: attention, moments: copy",
-    "zero": "method: zero",
-    "copy": "method: copy",
-    "fresh": "method: fresh",
-    "random": "pair: attention, source: random",
-}
-
-
-def _scratch(layers: int, budget: float, lr: float | None = None) -> str:
-    """Enter an arm that has all its layers from the start; returns its name."""
-    name = f"{layers}-layers-{budget:g}T" + ("" if lr is None else f"-lr-{lr:g}")
-    rate = "" if lr is None else f" -o train.lr={lr:g}"
-    ARMS[name] = Arm(f"--layers {layers}{rate}", budget=budget)
-    return name
-
-
-def _in_run(
-    start: int, stages: Sequence[tuple[float, int]], budget: float, operator: str = "attention", lr: float | None = None
-) -> str:
-    """Enter an arm that grows within its run, by stages of a share of the steps and a depth; returns its name."""
-    depths = [start, *(depth for _, depth in stages)]
-    growth = tuple(
-        (share, f"{COPIES[operator]}, pairs: {(after - before) // 2}")
-        for (share, after), before in zip(stages, depths, strict=False)
-    )
-    at = "-".join(f"{share:.0%}".removesuffix("%") for share, _ in stages)
-    name = f"{'-'.join(map(str, depths))}-at-{at}-{operator}-{budget:g}T" + ("" if lr is None else f"-lr-{lr:g}")
-    rate = "" if lr is None else f" -o train.lr={lr:g}"
-    ARMS[name] = Arm(f"--layers {start}{rate}", budget=budget, growth=growth)
-    return name
-
-
-RATES = {depth: (4e-3, 6e-3, 8e-3) if depth <= 4 else (3e-3, 4e-3, 6e-3) for depth in DEPTHS}
-RATE_ARMS = [_scratch(depth, SMALL, lr) for depth in DEPTHS for lr in RATES[depth]]
-SCHEDULE_ARMS = [
-    _scratch(3, SMALL),
-    *(_in_run(2, [(0.5, depth)], SMALL) for depth in (6, 8, 4, 12)),
-    *(_in_run(2, [(share, depth)], SMALL) for depth in (6, 8) for share in (0.7, 0.3)),
-    *(_in_run(1, [(share, depth)], SMALL) for share, depth in ((0.5, 5), (0.3, 5), (0.5, 3), (0.5, 7))),
-    *(_in_run(3, [(0.5, depth)], SMALL) for depth in (5, 7)),
-    _in_run(2, [(0.3, 4), (0.6, 6)], SMALL),
-    _in_run(2, [(0.4, 4), (0.7, 8)], SMALL),
-    _in_run(1, [(0.2, 3), (0.5, 5)], SMALL),
-    _in_run(2, [(0.25, 4), (0.5, 6), (0.75, 8)], SMALL),
-]
-
-
-@dataclass(frozen=True)
-class ArmSet:
-    """Arms that answer one question, the first of them the baseline, and their seeds.
-
-    Only a set that is reported, and chooses nothing, is evaluated on the test split.
-    """
-
-    arms: tuple[str, ...]
-    seeds: tuple[int, ...]
-    test: bool = False
-
-
-# What is tuned is tuned on another seed than the headline's.
-SETS = {
-    "headline": ArmSet(
-        (
-            *("scratch-12", "attention", "scratch-6", "zero", "attention-first", "ffn", "copy", "scratch-12-residual"),
-            *("fresh", EQUAL, "reset-6", "scratch-12-wide"),
-        ),
-        seeds=(0, 1, 2),
-        test=True,
-    ),
-    "defaults": ArmSet(
-        (
-            *("attention", "at-10", "at-50", "at-80", "moments-fresh", "moments-copy", "rate-0.5", "rate-2"),
-            *("scale-0.3", "scale-0.1", "source-random", "many-late"),
-        ),
-        seeds=(100,),
-    ),
-    "rates": ArmSet(("lr-2e-3", "lr-1e-3", "lr-4e-3", "lr-8e-3"), seeds=(100,)),
-    "front-rates": ArmSet(tuple(RATE_ARMS), seeds=(100,)),
-    "schedules": ArmSet(tuple(SCHEDULE_ARMS), seeds=(100,)),
-}
 
 
 @dataclass(frozen=True)
@@ -229,7 +53,10 @@ class Job:
 
 @dataclass(frozen=True)
 class Plan:
-    """All jobs of a size: shallow models first, then what starts from them."""
+    """All jobs of a size: shallow models first, then what starts from them.
+
+    The runs in the folder `beside`, of another set, stand in the report too.
+    """
 
     recipe: Path
     size: Size
@@ -238,6 +65,7 @@ class Plan:
     arms: tuple[str, ...]
     seeds: tuple[int, ...]
     test: bool = False
+    beside: Path | None = None
 
     def folder(self, arm: str, seed: int) -> str:
         """Where a run goes; the runs of an arm lie side by side in its folder."""
@@ -270,7 +98,9 @@ class Plan:
 
     def _report(self, arms: Sequence[str], page: Path) -> tuple[str, ...]:
         files = ("--report", f"{page}.html", "--report", f"{page}.md", "--plot", f"{page}.svg")
-        return ("compare", *(str(self.out / arm) for arm in arms), *(["--test"] if self.test else []), *files)
+        others = [] if self.beside is None else sorted({run.parent for run in self.beside.glob("*/seed-*")})
+        folders = map(str, (*(self.out / arm for arm in arms), *others))
+        return ("compare", *folders, *(["--test"] if self.test else []), *files)
 
     def _start(self, arm: Arm) -> tuple[int, int]:
         at = self.size.at if arm.at is None else round(arm.at * self.size.steps)
@@ -285,10 +115,12 @@ class Plan:
         return self._train(name, seed, at, f"--layers {layers} --horizon {self.size.steps}", scratch=True)
 
     def _commands(self, name: str, arm: Arm, seed: int) -> tuple[tuple[str, ...], ...]:
-        options = arm.train.format(wider=self.size.wider)
+        options = arm.train.replace("{wider}", self.size.wider)
         if arm.budget is not None:
-            steps = round(arm.budget / self._tflop_per_step(arm))
-            return (self._train(name, seed, steps, arm.at_steps(steps), scratch=True),)
+            rate = self.size.rates.get(arm.layers or 0)
+            options += "" if rate is None else f" --lr {rate:g}"
+            steps = round(self.size.budgets[arm.budget] / tflop_per_step(self.recipe, options))
+            return (self._train(name, seed, steps, options, scratch=True),)
         if arm.shallow is None:
             steps = self.size.equal_steps if arm.equal_steps else self.size.steps
             return (self._train(name, seed, steps, options, scratch=True),)
@@ -302,20 +134,21 @@ class Plan:
         commands.append(self._train(name, seed, self.size.steps - at, options, parent=parent))
         return tuple(commands)
 
-    def _tflop_per_step(self, arm: Arm) -> float:
-        """TFLOP of a step, on average over the run, growths included; as `train --dry-run` says."""
-        steps = 10_000
-        options = shlex.split(arm.at_steps(steps))
-        command = ("train", "--recipe", str(self.recipe), *options, "--steps", str(steps), "--dry-run", "--json")
-        found = subprocess.run([sys.executable, "-m", "ppdgrow", *command], capture_output=True, text=True, check=True)
-        flops: float = json.loads(found.stdout)["flops"]
-        return flops / steps / 1e12
-
     def _train(
         self, name: str, seed: int, steps: int, options: str, *, scratch: bool = False, parent: str = ""
     ) -> tuple[str, ...]:
         source = ("--recipe", str(self.recipe), "--seed", str(seed)) if scratch else (parent,)
         return ("train", *source, *shlex.split(options), "--steps", str(steps), "--out", self.folder(name, seed))
+
+
+@cache
+def tflop_per_step(recipe: Path, options: str) -> float:
+    """TFLOP of a step of `train`, on average over a run that may grow, as its dry run says."""
+    steps = 10_000
+    words = ("train", "--recipe", str(recipe), *shlex.split(options), "--steps", str(steps), "--dry-run", "--json")
+    found = subprocess.run((sys.executable, "-m", "ppdgrow", *words), stdout=subprocess.PIPE, check=True)
+    flops: float = json.loads(found.stdout)["flops"]
+    return flops / steps / 1e12
 
 
 @dataclass
@@ -407,7 +240,9 @@ def parse(arguments: Sequence[str]) -> argparse.Namespace:
     """The options of this script."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("size", choices=SIZES)
-    parser.add_argument("set", nargs="?", default="headline", choices=SETS, help="arms that answer one question")
+    parser.add_argument(
+        "set", nargs="?", choices=SETS, help="arms that answer one question (default: headline or payoff)"
+    )
     parser.add_argument("--seeds", type=int, nargs="+", help="default: those of the set")
     parser.add_argument("--arms", nargs="+", choices=ARMS, metavar="ARM", help=f"some of: {', '.join(ARMS)}")
     parser.add_argument("--jobs", type=positive, default=2, help="runs at a time, each with one thread (default: 2)")
@@ -419,17 +254,23 @@ def parse(arguments: Sequence[str]) -> argparse.Namespace:
 def main() -> NoReturn:
     """Train what is not trained yet, then report."""
     options = parse(sys.argv[1:])
-    chosen = SETS[options.set]
-    out = options.out or Path("runs") / f"{options.size}-{options.set}"
+    size = SIZES[options.size]
+    name = options.set or ("payoff" if size.budgets else "headline")
+    chosen = SETS[name]
+    if not size.budgets and any(ARMS[arm].budget for arm in chosen.arms):
+        say(f"error: the set {name} needs budgets, which {options.size} has not: choose a size such as wikitext2-front")
+        sys.exit(2)
+    out = options.out or Path("runs") / f"{options.size}-{name}"
     arms = [arm for arm in dict.fromkeys((*chosen.arms, *ARMS)) if arm in (options.arms or chosen.arms)]
     plan = Plan(
         recipe=RECIPES / f"{options.size}.yaml",
-        size=SIZES[options.size],
+        size=size,
         out=out,
         baseline=chosen.arms[0],
         arms=tuple(arms),
         seeds=tuple(options.seeds or chosen.seeds),
         test=chosen.test,
+        beside=chosen.beside and Path("runs") / f"{options.size}-{chosen.beside}",
     )
     os.environ.setdefault("OMP_NUM_THREADS", "1")
     logs = out / "logs"

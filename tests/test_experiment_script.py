@@ -31,6 +31,7 @@ def _load() -> ModuleType:
     assert spec.loader is not None
     module = importlib.util.module_from_spec(spec)
     sys.modules["experiment"] = module
+    sys.path.insert(0, str(RECIPES))  # as for a script that is run
     spec.loader.exec_module(module)
     return module
 
