@@ -5,22 +5,20 @@ Or with `accept` whether a trial is kept, by the parent rule or the twin rule. N
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
-from ppdgrow.comparison.arms import read_arms
+from ppdgrow.comparison.arms import name_histories, read_arms
 from ppdgrow.comparison.column import Column, Layout
-from ppdgrow.comparison.columns import columns, several_seeds
+from ppdgrow.comparison.columns import columns
 from ppdgrow.comparison.comparability import (
     check_evaluated,
     check_trial,
     check_twin,
-    group_warnings,
     refuse_incomparable,
-    warnings_between,
-    warnings_of,
+    warnings_about,
     warnings_of_trial,
     warnings_of_twin,
 )
@@ -28,15 +26,14 @@ from ppdgrow.comparison.criteria import (
     ONE_SEED,
     Criterion,
     Verdict,
-    parent_rule,
+    rule_criteria,
     success_criteria,
-    twin_rule,
     verdict_of,
 )
 from ppdgrow.comparison.document import arm_documents, run_documents
 from ppdgrow.comparison.evaluation import difference_to_twin, evaluate_on_test
-from ppdgrow.comparison.history import RunHistory, join_seeds, name_histories
-from ppdgrow.comparison.measures import ComparedArm, ComparedRun, compared_arms, compared_run
+from ppdgrow.comparison.history import RunHistory
+from ppdgrow.comparison.measures import Arm, ComparedRun, several_seeds
 from ppdgrow.comparison.reading import read_history
 from ppdgrow.config.growth import TrialConfig
 from ppdgrow.config.requests import CompareRequest
@@ -44,7 +41,7 @@ from ppdgrow.config.state import Cost
 from ppdgrow.console import Narrator
 from ppdgrow.console.picture import SUFFIXES, check_file, check_matplotlib
 from ppdgrow.errors import ConfigError, InvalidInputError
-from ppdgrow.training.acceptance import PARENT_RULE_NOTE, Decision
+from ppdgrow.training.acceptance import Decision
 
 HTML = ".html"
 PAGES = (HTML, ".md")
@@ -78,7 +75,7 @@ class Comparison:
     trial and twin cost since the parent (None: no twin, or not known).
     """
 
-    arms: tuple[ComparedArm, ...]
+    arms: tuple[Arm, ...]
     criteria: tuple[Criterion, ...]
     warnings: tuple[str, ...]
     notes: tuple[str, ...]
@@ -86,7 +83,7 @@ class Comparison:
     costs: Mapping[str, Cost | None] = field(default_factory=dict)
 
     @property
-    def baseline(self) -> ComparedArm:
+    def baseline(self) -> Arm:
         """The arm that the others are held against; with `accept` the parent."""
         return self.arms[0]
 
@@ -101,12 +98,12 @@ class Comparison:
             return "accept" if self.decision.accepted else "reject"
         return verdict_of(self.criteria)
 
-    def verdict_on(self, arm: ComparedArm) -> Verdict | None:
+    def verdict_on(self, arm: Arm) -> Verdict | None:
         """The verdict on one arm by its own criteria; None for the baseline."""
         own = [criterion for criterion in self.criteria if criterion.run == arm.name]
         return None if arm.is_baseline else verdict_of(own)
 
-    def columns(self, layout: Layout) -> list[Column[ComparedArm]]:
+    def columns(self, layout: Layout) -> list[Column[Arm]]:
         verdicts = {arm.name: self.verdict_on(arm) or "baseline" for arm in self.arms}
         found = columns(self.arms, verdicts if self.decision is None else None)
         return [column for column in found if column.layouts & layout]
@@ -188,38 +185,13 @@ def compare_runs(paths: Sequence[Path]) -> Comparison:
     first, *others = (history for arm in arms for history in arm.histories)
     for other in others:
         refuse_incomparable(first, other)
-    compared = compared_arms(arms)
-    criteria = tuple(criterion for arm in compared[1:] for criterion in success_criteria(compared[0], arm))
-    grouped = group_warnings(_warnings(compared), {arm.name: [run.name for run in arm.runs] for arm in compared})
-    return Comparison(compared, criteria, (*warnings, *grouped), _notes(compared))
+    baseline = arms[0]
+    compared = (baseline, *(arm.against(baseline) for arm in arms[1:]))
+    criteria = tuple(criterion for arm in compared[1:] for criterion in success_criteria(baseline, arm))
+    return Comparison(compared, criteria, (*warnings, *warnings_about(compared)), _notes(compared))
 
 
-def _warnings(arms: Sequence[ComparedArm]) -> Iterator[tuple[str, str]]:
-    """What to know before the arms are believed: of each run, of each pair, and of seeds without a partner.
-
-    Each with the name of the run that it is about.
-    """
-    baseline = arms[0].name
-    for arm in arms:
-        for run in arm.runs:
-            for warning in warnings_of(run.history):
-                yield run.name, warning
-    for arm in arms[1:]:
-        for run in arm.pairs:
-            for warning in warnings_between(run.reference, run.history, baseline):
-                yield run.name, warning
-        unpaired = join_seeds(run.history for run in arm.runs if not run.paired)
-        if unpaired:
-            warning = f"{baseline} has no run with seed {unpaired}, which counts in means and not in paired differences"
-            yield from ((run.name, warning) for run in arm.runs)
-        ours = {history.seeds for history in arm.histories}
-        missing = join_seeds(history for history in arms[0].histories if history.seeds not in ours)
-        if missing and max(len(arm.runs), len(arms[0].runs)) > 1:
-            warning = f"no run with seed {missing} of {baseline}, so the means are over different seeds"
-            yield from ((run.name, warning) for run in arm.runs)
-
-
-def _notes(arms: Sequence[ComparedArm]) -> tuple[str, ...]:
+def _notes(arms: Sequence[Arm]) -> tuple[str, ...]:
     runs = [run for arm in arms for run in arm.runs]
     budgets = any(run.equal is not None and (run.equal.flops or run.equal.seconds) for run in runs)
     trials = any(run.has_trials for run in runs)
@@ -236,23 +208,21 @@ def decide(request: CompareRequest, narrator: Narrator) -> Comparison:
         InvalidInputError: a path is no run, its files are broken, or it was not evaluated at its step.
         DivergedError: the loss of trial or twin is not finite.
     """
-    paths = [*request.paths, *([] if request.twin is None else [request.twin])]
-    histories = name_histories([read_history(path) for path in paths])
+    given = [*request.paths, *([] if request.twin is None else [request.twin])]
+    histories = name_histories([read_history(path) for path in given])
     parent, trial = histories[:2]
     twin = None if request.twin is None else histories[2]
     for other in histories[1:]:
         refuse_incomparable(parent, other)
-    check_evaluated(histories)
+    for history in histories:
+        check_evaluated(history)
     check_trial(parent, trial)
-    between = [(trial.name, warning) for warning in warnings_between(parent, trial, parent.name)]
-    warnings = group_warnings(between, {history.name: [history.name] for history in histories})
-    warnings += warnings_of_trial(parent, trial)
+    warnings = [*warnings_of_trial(parent, trial)]
     difference = None
     if twin is not None:
         check_twin(parent, trial, twin)
-        warnings += warnings_of_twin(parent, trial, twin)
         difference, changed = difference_to_twin(trial, twin, request, narrator)
-        warnings += changed
+        warnings += [*warnings_of_twin(parent, trial, twin), *changed]
     defaults = TrialConfig()
     decision = Decision(
         rule=request.rule or ("parent" if twin is None else "twin"),
@@ -262,19 +232,12 @@ def decide(request: CompareRequest, narrator: Narrator) -> Comparison:
         twin=difference,
         margin=defaults.margin if request.margin is None else float(request.margin),
     )
-    criteria = [parent_rule(parent, trial, decision)]
-    if twin is not None:
-        criteria.insert(0 if decision.rule == "twin" else 1, twin_rule(trial, twin, decision))
-    # Of the parent rule also where a twin stands beside it and does not decide.
-    notes = [*([PARENT_RULE_NOTE] if decision.rule == "parent" else []), decision.caution(), ONE_SEED]
+    notes = (decision.rules[0].caution, "" if difference is None else difference.scope, ONE_SEED)
     return Comparison(
-        arms=tuple(
-            ComparedArm(history.name, (compared_run(history, parent),), is_baseline=history is parent)
-            for history in histories
-        ),
-        criteria=tuple(criteria),
+        arms=tuple(Arm(history.name, (ComparedRun(history, parent),)) for history in histories),
+        criteria=tuple(rule_criteria(decision, parent, trial, twin)),
         warnings=tuple(warnings),
-        notes=tuple(dict.fromkeys(notes)),
+        notes=tuple(note for note in notes if note),
         decision=decision,
         costs={"trial": _cost(parent, trial), "twin": None if twin is None else _cost(parent, twin)},
     )

@@ -6,14 +6,14 @@ A criterion that cannot be judged has `passed` None and a note that says why; it
 from __future__ import annotations
 
 import operator
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from typing import Literal
 
 from ppdgrow.comparison.curves import Axis
 from ppdgrow.comparison.history import RunHistory
-from ppdgrow.comparison.measures import ComparedArm
+from ppdgrow.comparison.measures import Arm
 from ppdgrow.statistics import Estimate, estimate
 from ppdgrow.training.acceptance import Decision
 
@@ -32,8 +32,6 @@ COMPARABLE_LOSS = "comparable final loss"
 COMPARABLE_ACCURACY = "comparable final accuracy"
 CHEAPER_FLOPS = "FLOPs to equal loss"
 CHEAPER_SECONDS = "wall-clock to equal loss"
-PARENT_RULE = "parent rule"
-TWIN_RULE = "twin rule"
 
 ONE_SEED = "one seed: no interval"
 NOT_DECIDING = "does not decide"
@@ -68,20 +66,20 @@ class Criterion:
 
 def loss_unit(history: RunHistory) -> str:
     """What a loss of the run is measured in."""
-    return {"lm": "nats per token", "mlm": "nats per masked token", "classify": "nats per image"}[
-        history.architecture.task
-    ]
+    units = {"lm": "nats per token", "mlm": "nats per masked token", "classify": "nats per image"}
+    return units[history.architecture.task]
 
 
-def success_criteria(baseline: ComparedArm, arm: ComparedArm) -> tuple[Criterion, ...]:
+def success_criteria(baseline: Arm, arm: Arm) -> tuple[Criterion, ...]:
     """The criteria of one arm against the baseline.
 
     With several seeds an end of the 95 % interval of the paired differences decides, with one the figure itself.
     Equal steps are the last step at which both were evaluated. The cost to equal loss is that until the validation loss
     first fell to the baseline's final loss, interpolated between evaluations, over the same cost of the baseline.
     """
-    unit, ends, several = loss_unit(arm.first.history), _ends(baseline, arm), len(arm.pairs) > 1
-    judge = partial(_judged, baseline, arm)
+    judge, unit, several = partial(_judged, baseline, arm), loss_unit(arm.first.history), len(arm.pairs) > 1
+    steps = [one.first.history.final.step for one in (arm, baseline)]
+    ends = [] if steps[0] == steps[1] else [f"at step {steps[0]:,} against step {steps[1]:,}"]
     # With several seeds: not below the baseline's beyond the interval. With one: at most half a point below.
     accuracy = partial(judge, COMPARABLE_ACCURACY, arm.accuracy_difference, unit="pt", notes=ends)
     of_training = [
@@ -96,7 +94,7 @@ def success_criteria(baseline: ComparedArm, arm: ComparedArm) -> tuple[Criterion
     return (_no_insertion_spike(baseline, arm), *of_training)
 
 
-def _no_insertion_spike(baseline: ComparedArm, arm: ComparedArm) -> Criterion:
+def _no_insertion_spike(baseline: Arm, arm: Arm) -> Criterion:
     """No insertion changed the validation loss, in either direction, in any seed."""
     insertions = [insertion for run in arm.runs for insertion in run.insertions]
     value = max((abs(insertion.jump) for insertion in insertions if insertion.jump is not None), default=None)
@@ -106,18 +104,17 @@ def _no_insertion_spike(baseline: ComparedArm, arm: ComparedArm) -> Criterion:
     if unmeasured:
         note = f"not measured at step {', '.join(f'{step:,}' for step in unmeasured)} (grow --no-eval)"
         passed = False if passed is False else None
-    unit = loss_unit(arm.first.history)
-    names = (NO_INSERTION_SPIKE, arm.name, baseline.name)
+    unit, names = loss_unit(arm.first.history), (NO_INSERTION_SPIKE, arm.name, baseline.name)
     return Criterion(*names, passed, value, INSERTION_BOUND, "<=", unit, note, seeds=len(arm.runs))
 
 
-def _lower_loss(baseline: ComparedArm, arm: ComparedArm) -> Criterion:
+def _lower_loss(baseline: Arm, arm: Arm) -> Criterion:
     """The arm's validation loss is below the baseline's at the largest step that both evaluated."""
     points = [None if run.equal is None else run.equal.steps for run in arm.pairs]
     differences = estimate([None if point is None else point.difference for point in points])
-    steps = sorted({int(point.at) for point in points if point is not None})
     notes, unfinished = ["the two were never evaluated at one and the same step"], []
     if differences is not None:
+        steps = sorted({int(point.at) for point in points if point is not None})
         notes = [f"at step {', '.join(f'{step:,}' for step in steps)}"]
         shared = min(run.equal.shared_steps for run in arm.pairs if run.equal is not None)
         if steps[-1] <= shared:
@@ -131,10 +128,10 @@ def _lower_loss(baseline: ComparedArm, arm: ComparedArm) -> Criterion:
     return criterion
 
 
-def _cost(baseline: ComparedArm, arm: ComparedArm, axis: Axis, name: str) -> Criterion:
+def _cost(baseline: Arm, arm: Arm, axis: Axis, name: str) -> Criterion:
     """What the arm cost up to the baseline's final loss, over what the baseline did; mean over the seeds."""
-    ratio, reached, of = arm.cost_to_loss(axis), arm.reached(axis), len(arm.pairs)
-    criterion = _judged(baseline, arm, name, ratio, COST_BOUND, "<=", "mean", "ratio")
+    reached, of = arm.reached(axis), len(arm.pairs)
+    criterion = _judged(baseline, arm, name, arm.cost_to_loss(axis), COST_BOUND, "<=", "mean", "ratio")
     if of and not arm.recorded(axis):
         return replace(criterion, note="its cost was not recorded")
     if reached < of:
@@ -144,8 +141,8 @@ def _cost(baseline: ComparedArm, arm: ComparedArm, axis: Axis, name: str) -> Cri
 
 
 def _judged(
-    baseline: ComparedArm,
-    arm: ComparedArm,
+    baseline: Arm,
+    arm: Arm,
     name: str,
     figure: Estimate | None,
     bound: float,
@@ -171,29 +168,19 @@ def _judged(
     )
 
 
-def _ends(baseline: ComparedArm, arm: ComparedArm) -> list[str]:
-    """The steps of both where they differ."""
-    ends = (baseline.first.history.final.step, arm.first.history.final.step)
-    return [] if ends[0] == ends[1] else [f"at step {ends[1]:,} against step {ends[0]:,}"]
-
-
-def parent_rule(parent: RunHistory, trial: RunHistory, decision: Decision) -> Criterion:
-    """The parent rule as a criterion: the change of the loss over the trial."""
-    note = _note(f"step {trial.step:,} against step {parent.step:,}", decides=decision.rule == "parent")
-    passed, change, bound = decision.parent_passes, decision.change, decision.epsilon
-    return Criterion(PARENT_RULE, trial.name, parent.name, passed, change, bound, "<=", loss_unit(trial), note)
-
-
-def twin_rule(trial: RunHistory, twin: RunHistory, decision: Decision) -> Criterion:
-    """The twin rule as a criterion: the upper end of the interval of the paired difference."""
-    note = _note(f"upper end of the 95 % interval at step {trial.step:,}", decides=decision.rule == "twin")
-    high = None if decision.twin is None else decision.twin.high
-    passed, bound = decision.twin_passes, decision.margin
-    return Criterion(TWIN_RULE, trial.name, twin.name, passed, high, bound, "<", loss_unit(trial), note)
-
-
-def _note(figure: str, *, decides: bool) -> str:
-    return "; ".join([*([] if decides else [NOT_DECIDING]), figure, "one seed"])
+def rule_criteria(
+    decision: Decision, parent: RunHistory, trial: RunHistory, twin: RunHistory | None
+) -> Iterator[Criterion]:
+    """The rules of acceptance as criteria, that of the rule that decides first; the twin's only with a twin."""
+    against = {"parent": parent, "twin": twin}
+    for rule in decision.rules:
+        other = against.get(rule.name)
+        if other is not None:
+            value, bound = rule.judged(decision)
+            judged_at = rule.judged_at.format(parent=parent.step, trial=trial.step)
+            note = "; ".join([*([] if rule.name == decision.rule else [NOT_DECIDING]), judged_at, "one seed"])
+            names, passed = (f"{rule.name} rule", trial.name, other.name), rule.accepts(decision)
+            yield Criterion(*names, passed, value, bound, rule.relation, loss_unit(trial), note)
 
 
 def verdict_of(criteria: Sequence[Criterion]) -> Verdict:

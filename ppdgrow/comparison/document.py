@@ -7,10 +7,10 @@ from dataclasses import asdict
 from typing import Any
 
 from ppdgrow.comparison.column import Column
-from ppdgrow.comparison.columns import columns, single_runs
+from ppdgrow.comparison.columns import columns
 from ppdgrow.comparison.curves import AXES, EqualFigures, EqualPoint, bands
-from ppdgrow.comparison.measures import ComparedArm
-from ppdgrow.comparison.spikes import SpikeCounts
+from ppdgrow.comparison.insertions import SpikeCounts
+from ppdgrow.comparison.measures import Arm, single_runs
 from ppdgrow.statistics import Estimate
 
 # The keys of an arm and of a run, as they are written.
@@ -27,7 +27,7 @@ RUN_KEYS = (
 )
 
 
-def arm_documents(arms: Sequence[ComparedArm], verdicts: Mapping[str, str | None]) -> list[dict[str, Any]]:
+def arm_documents(arms: Sequence[Arm], verdicts: Mapping[str, str | None]) -> list[dict[str, Any]]:
     """The entries of all arms, with what was judged of each."""
     curves = {axis: bands([arm.histories for arm in arms], axis) for axis in AXES}
     shown = [column for column in columns(arms) if column.arm_key]
@@ -46,13 +46,13 @@ def arm_documents(arms: Sequence[ComparedArm], verdicts: Mapping[str, str | None
     return documents
 
 
-def run_documents(arms: Sequence[ComparedArm]) -> list[dict[str, Any]]:
+def run_documents(arms: Sequence[Arm]) -> list[dict[str, Any]]:
     singles = [single for arm in arms for single in single_runs(arm)]
     shown = [column for column in columns(singles) if column.run_key]
     return [_run(single, shown) for single in singles]
 
 
-def _run(single: ComparedArm, shown: Sequence[Column[ComparedArm]]) -> dict[str, Any]:
+def _run(single: Arm, shown: Sequence[Column[Arm]]) -> dict[str, Any]:
     """An arm of one run, so that an estimate is of one value."""
     (run,) = single.runs
     history, state, equal, validation = run.history, run.history.state, run.equal, run.history.final
@@ -94,8 +94,7 @@ def _equal(equal: EqualFigures) -> dict[str, Any]:
 def _point(point: EqualPoint | None, axis: str) -> dict[str, Any] | None:
     if point is None:
         return None
-    at = int(point.at) if axis == "step" else point.at
-    return {axis: at, "loss": point.loss, "baseline_loss": point.baseline_loss, "difference": point.difference}
+    return {axis: point.at, "loss": point.loss, "baseline_loss": point.baseline_loss, "difference": point.difference}
 
 
 def _plain(value: Any) -> Any:

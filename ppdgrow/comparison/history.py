@@ -5,8 +5,8 @@ A history ends at a checkpoint: lines of metrics and events after it are not par
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Iterable
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
 
@@ -115,7 +115,7 @@ class RunHistory:
         """Whether the learning rate went through its decay: the recipe has one, and its schedule is at its end."""
         if self.recipe is None:
             return self.state.lr_factor < DECAYED_BELOW
-        trained = [event.step + event.steps for event in self._trainings if event.steps]
+        trained = [event.step + event.steps for event in self.events if isinstance(event, TrainEvent) and event.steps]
         end = self.recipe.train.horizon or (trained[-1] if trained else self.step)
         return self.recipe.train.decay and self.step >= end and self.state.lr_factor < 1.0
 
@@ -128,10 +128,6 @@ class RunHistory:
     def insertions(self) -> tuple[GrowEvent, ...]:
         """The growths that the model kept, oldest first."""
         return tuple(insertions(self.events))
-
-    @property
-    def _trainings(self) -> list[TrainEvent]:
-        return [event for event in self.events if isinstance(event, TrainEvent)]
 
     @property
     def changes(self) -> tuple[int, ...]:
@@ -152,68 +148,21 @@ class RunHistory:
     @property
     def trials_kept(self) -> int:
         """Trials that were accepted, those of ancestors included."""
-        return self._decisions("accept")
+        return sum(isinstance(event, DecisionEvent) and event.decision == "accept" for event in self.events)
 
     @property
     def trials_rejected(self) -> int:
         """Trials that were rejected, those of ancestors included; each retry is one."""
-        return self._decisions("reject")
-
-    def _decisions(self, outcome: str) -> int:
-        return sum(isinstance(event, DecisionEvent) and event.decision == outcome for event in self.events)
+        return sum(isinstance(event, DecisionEvent) and event.decision == "reject" for event in self.events)
 
     @property
     def seeds(self) -> tuple[int, ...]:
         """Training seeds of the run and its ancestors, each once."""
-        seeds = [event.seed for event in self._trainings if event.seed is not None]
-        if not seeds and self.recipe is not None:
-            seeds = [self.recipe.train.seed]
-        return tuple(dict.fromkeys(seeds))
-
-
-def name_histories(histories: Sequence[RunHistory]) -> list[RunHistory]:
-    """The same histories under names that differ: more of the path, then the step, then a number.
-
-    Runs that lie in one folder are named by as much of their paths.
-    """
-    folders = [history.run.path.resolve() for history in histories]
-    parts: dict[Path, int] = {}
-    for folder in folders:
-        parts[folder.parent] = max(parts.get(folder.parent, 1), _parts_needed(folder, set(folders) - {folder}))
-    steps: dict[Path, set[int]] = {}
-    for folder, history in zip(folders, histories, strict=True):
-        steps.setdefault(folder, set()).add(history.step)
-    named: list[RunHistory] = []
-    taken: set[str] = set()
-    for folder, history in zip(folders, histories, strict=True):
-        name = one_line("/".join(folder.parts[-parts[folder.parent] :]))
-        if len(steps[folder]) > 1:
-            name = f"{name}@{history.step}"
-        named.append(replace(history, name=unique_name(name, taken)))
-    return named
+        trained = (event.seed for event in self.events if isinstance(event, TrainEvent) and event.seed is not None)
+        seeds = tuple(dict.fromkeys(trained))
+        return (self.recipe.train.seed,) if not seeds and self.recipe is not None else seeds
 
 
 def join_seeds(histories: Iterable[RunHistory]) -> str:
     """The seeds of some runs and their ancestors, separated by commas."""
     return ", ".join(str(seed) for history in histories for seed in history.seeds)
-
-
-def unique_name(name: str, taken: set[str]) -> str:
-    """The name, with a number if it is taken already; it is taken then."""
-    unique, number = name, 1
-    while unique in taken:
-        number += 1
-        unique = f"{name} ({number})"
-    taken.add(unique)
-    return unique
-
-
-def one_line(name: str) -> str:
-    """A name of the file system as it can stand in a row of a table."""
-    return name.replace("\n", "\\n").replace("\r", "\\r").replace("\t", "\\t")
-
-
-def _parts_needed(folder: Path, others: set[Path]) -> int:
-    """How many parts at the end of a path tell it apart from the others."""
-    lengths = range(1, len(folder.parts) + 1)
-    return next((n for n in lengths if all(other.parts[-n:] != folder.parts[-n:] for other in others)), len(lengths))

@@ -7,24 +7,24 @@ from functools import partial
 from statistics import fmean
 
 from ppdgrow.comparison.column import FEW, NOTHING, RUNS, Column, exact
-from ppdgrow.comparison.insertions import UPDATES_AFTER, Insertion
-from ppdgrow.comparison.measures import ComparedArm
-from ppdgrow.comparison.spikes import SpikeCounts
+from ppdgrow.comparison.insertions import UPDATES_AFTER, Insertion, SpikeCounts
+from ppdgrow.comparison.measures import Arm
 from ppdgrow.console.page import Table
 from ppdgrow.statistics import estimate
 
 
 def jump_of(insertions: Sequence[Insertion]) -> float | None:
+    """The largest change of the loss, in either direction."""
     return max((i.jump for i in insertions if i.jump is not None), key=abs, default=None)
 
 
 def _before_after(insertions: Sequence[Insertion]) -> str | None:
     """The losses right before and after an insertion, mean over the seeds, with as many digits as tell them apart."""
     known = [(i.loss_before, i.loss_after) for i in insertions if i.jump is not None]
-    if not insertions:
-        return None
     if len(known) < len(insertions):
         return "not measured"
+    if not known:
+        return None
     before, after = (fmean(losses) for losses in zip(*known, strict=True))
     shown = f"{before:.6f}", f"{after:.6f}"
     if shown[0] == shown[1] and any(insertion.jump for insertion in insertions):
@@ -32,11 +32,10 @@ def _before_after(insertions: Sequence[Insertion]) -> str | None:
     return f"{shown[0]} / {shown[1]}"
 
 
-def _loss_later(insertions: Sequence[Insertion], *, with_updates: bool) -> str | None:
+def _later(insertions: Sequence[Insertion], *, with_updates: bool) -> str | None:
     losses = estimate([insertion.loss_after_updates for insertion in insertions])
-    if losses is None:
-        return None
-    return f"{losses.mean:.4f}{f' ({_numbers(i.updates for i in insertions)})' if with_updates else ''}"
+    updates = f" ({_numbers(i.updates for i in insertions)})" if with_updates else ""
+    return None if losses is None else f"{losses.mean:.4f}{updates}"
 
 
 def _bump(insertions: Sequence[Insertion]) -> str | None:
@@ -53,68 +52,68 @@ def _spikes_after(insertions: Sequence[Insertion]) -> str:
     return f"{old} / {new}, {sum(insertion.loss_spikes for insertion in insertions)}"
 
 
-def _numbers(values: Iterable[int | None]) -> str:
-    """Different numbers, rising."""
-    return ", ".join(f"{value:,}" for value in sorted({value for value in values if value is not None}))
-
-
 def _mean_later(insertions: Sequence[Insertion]) -> float | None:
     later = [i.loss_after_updates for i in insertions if i.loss_after_updates is not None]
     return fmean(later) if later else None
 
 
-# One insertion of an arm, in all its seeds.
-INSERTION_COLUMNS: tuple[Column[Sequence[Insertion]], ...] = (
-    Column("step", lambda found: _numbers(i.step for i in found)),
-    Column("kinds", lambda found: "/".join(dict.fromkeys(kind for i in found for kind in i.kinds)) or None),
-    Column("loss before / after", _before_after),
-    Column("largest change", jump_of, exact),
-    Column("same bits", lambda found: "yes" if all(i.bit_exact for i in found) else "no"),
-    Column(f"loss ~{UPDATES_AFTER:,} updates after", _mean_later, "{:.4f}".format),
-    Column("updates", lambda found: _numbers(i.updates for i in found) or None),
-    Column("bump, steps to recover", _bump),
-    Column("spikes by then: gradient (old / new), loss", _spikes_after),
-)
+def _numbers(values: Iterable[int | None]) -> str:
+    """Different numbers, rising."""
+    return ", ".join(f"{value:,}" for value in sorted({value for value in values if value is not None}))
 
 
-def insertion_rows(arms: Sequence[ComparedArm]) -> Table:
-    rows = [
-        (arm.name, *(column.cell(found) for column in INSERTION_COLUMNS))
-        for arm in arms
-        for index in range(max(len(run.insertions) for run in arm.runs))
-        if (found := _insertion(arm, index))
-    ]
-    return Table(("arm", *(column.name for column in INSERTION_COLUMNS)), tuple(rows))
+def insertion_rows(arms: Sequence[Arm]) -> Table:
+    """A row for each insertion of an arm, in all its seeds."""
+    columns: tuple[Column[Sequence[Insertion]], ...] = (
+        Column("step", lambda found: _numbers(i.step for i in found)),
+        Column("kinds", lambda found: "/".join(dict.fromkeys(kind for i in found for kind in i.kinds)) or None),
+        Column("loss before / after", _before_after),
+        Column("largest change", jump_of, exact),
+        Column("same bits", lambda found: "yes" if all(i.bit_exact for i in found) else "no"),
+        Column(f"loss ~{UPDATES_AFTER:,} updates after", _mean_later, "{:.4f}".format),
+        Column("updates", lambda found: _numbers(i.updates for i in found) or None),
+        Column("bump, steps to recover", _bump),
+        Column("spikes by then: gradient (old / new), loss", _spikes_after),
+    )
+    found = [(arm.name, _insertion(arm, index)) for arm in arms for index in range(_most_insertions([arm]))]
+    rows = tuple((name, *(column.cell(insertions) for column in columns)) for name, insertions in found)
+    return Table(("arm", *(column.name for column in columns)), rows)
 
 
-def _insertion(arm: ComparedArm, index: int) -> list[Insertion]:
-    return [run.insertions[index] for run in arm.runs if index < len(run.insertions)]
-
-
-def _of_insertion(arm: ComparedArm, index: int, write: Callable[[Sequence[Insertion]], str | None]) -> str | None:
-    return write(_insertion(arm, index))
-
-
-def insertions(arms: Sequence[ComparedArm]) -> Iterator[Column[ComparedArm]]:
-    most = max(len(run.insertions) for arm in arms for run in arm.runs)
+def insertions(arms: Sequence[Arm]) -> Iterator[Column[Arm]]:
+    """Three columns for each insertion, where few arms stand beside each other."""
+    most = _most_insertions(arms)
     for index in range(most):
         which = f" {index + 1}" if most > 1 else ""
         updates = _numbers(i.updates for arm in arms for i in _insertion(arm, index))
         same = bool(updates) and ", " not in updates
-        later = partial(_loss_later, with_updates=not same)
         figures: dict[str, Callable[[Sequence[Insertion]], str | None]] = {
             f"loss before / after insertion{which}": _before_after,
-            f"loss {updates if same else 'some'} updates after{which and f' insertion{which}'}": later,
+            f"loss {updates if same else 'some'} updates after{which and f' insertion{which}'}": partial(
+                _later, with_updates=not same
+            ),
             f"growth bump, steps to recover{which}": _bump,
         }
         for name, write in figures.items():
             yield Column(name, partial(_of_insertion, index=index, write=write), layouts=FEW)
 
 
-def spikes(in_all_seeds: str) -> Iterator[Column[ComparedArm]]:
+def _of_insertion(arm: Arm, index: int, write: Callable[[Sequence[Insertion]], str | None]) -> str | None:
+    return write(_insertion(arm, index))
+
+
+def _insertion(arm: Arm, index: int) -> list[Insertion]:
+    return [run.insertions[index] for run in arm.runs if index < len(run.insertions)]
+
+
+def _most_insertions(arms: Sequence[Arm]) -> int:
+    return max(len(run.insertions) for arm in arms for run in arm.runs)
+
+
+def spikes(in_all_seeds: str) -> Iterator[Column[Arm]]:
     """Gradient spikes of old and new parameters, and loss spikes, in all seeds together."""
 
-    def gradients(arm: ComparedArm) -> SpikeCounts:
+    def gradients(arm: Arm) -> SpikeCounts:
         counts = [run.gradient_spikes for run in arm.runs]
         old = [count.old for count in counts if count.old is not None]
         new = [count.new for count in counts if count.new is not None]
@@ -124,7 +123,7 @@ def spikes(in_all_seeds: str) -> Iterator[Column[ComparedArm]]:
         old = NOTHING if spikes.old is None else str(spikes.old)
         return old if spikes.new is None else f"{old} / {spikes.new}"
 
-    def losses(arm: ComparedArm) -> int:
+    def losses(arm: Arm) -> int:
         return sum(run.loss_spikes for run in arm.runs)
 
     name = f"gradient spikes{in_all_seeds} (old / new)"

@@ -3,12 +3,9 @@
 from __future__ import annotations
 
 import math
-import reprlib
 from collections.abc import Sequence
-from dataclasses import replace
 from itertools import pairwise
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 from pydantic import ValidationError
@@ -23,11 +20,7 @@ from ppdgrow.checkpoint import (
     read_state,
 )
 from ppdgrow.checkpoint.events import DivergedEvent, Event, SurgeryEvent, TrainEvent, read_events
-from ppdgrow.comparison.history import (
-    Evaluated,
-    Metrics,
-    RunHistory,
-)
+from ppdgrow.comparison.history import Evaluated, Metrics, RunHistory
 from ppdgrow.config.load import Layer, read_run_recipe, resolve
 from ppdgrow.config.schema import Recipe
 from ppdgrow.config.state import TrainerState, Validation
@@ -52,12 +45,11 @@ def _read(run: RunFolder, folder: Path, skipped: tuple[str, ...]) -> RunHistory:
     state = read_state(folder)
     written = read_events(run.growth_path)
     events = tuple(event for event in written if event.decided <= state.step)
-    ends = [event for event in written if isinstance(event, DivergedEvent) and event.decided > state.step]
-    diverged = ends[0].step if ends else None
+    ends = (event.step for event in written if isinstance(event, DivergedEvent) and event.decided > state.step)
+    diverged = next(ends, None)
     if diverged is not None:
         _refuse_unevaluated(run, state.step, diverged, events)
-    metrics = _read_metrics(run.metrics_path, state.step)
-    metrics = replace(metrics, evaluations=_closed(metrics.evaluations, state, events))
+    metrics = _read_metrics(run.metrics_path, state, events)
     if not metrics.evaluations:
         raise InvalidInputError(
             f"{str(run.path)!r} has no evaluated step up to step {state.step}, so there is no loss to compare: "
@@ -90,21 +82,6 @@ def _refuse_unevaluated(run: RunFolder, step: int, diverged: int, events: Sequen
         )
 
 
-def _closed(evaluations: Sequence[Evaluated], state: TrainerState, events: Sequence[Event]) -> tuple[Evaluated, ...]:
-    """The evaluated points, the last as the checkpoint itself records it.
-
-    A line of metrics at the step of a growth that changed the function speaks of the parent.
-    """
-    points = list(evaluations)
-    surgery = [event for event in events if isinstance(event, SurgeryEvent) and event.is_kept]
-    stale = not all(event.bit_exact for event in surgery if event.step == state.step)
-    if state.validation is not None or stale:
-        points = [point for point in points if point.step < state.step]
-    if state.validation is not None:
-        points.append(Evaluated(state.step, state.validation, float(state.ledger.flops), state.ledger.seconds))
-    return tuple(points)
-
-
 def _check_costs(points: Sequence[Evaluated], path: Path) -> None:
     for axis in ("flops", "seconds"):
         known = [(point.step, getattr(point, axis)) for point in points if getattr(point, axis) is not None]
@@ -123,15 +100,17 @@ def _read_recipe(path: Path) -> Recipe | None:
         return None
 
 
-def _read_metrics(path: Path, last: int) -> Metrics:
+def _read_metrics(path: Path, state: TrainerState, events: Sequence[Event]) -> Metrics:
     columns: dict[str, list[float]] = {"step": [], "train_loss": [], "grad_norm": [], "grad_norm_new": []}
     evaluations = []
     flops = 0.0
     for number, line in enumerate(read_jsonl(path), start=1):
-        if line["step"] > last:
+        if line["step"] > state.step:
             break
         if "train_loss" in line:
-            flops = _finite(line.get("flops"), "flops", path, number)
+            if line.get("flops") is None:
+                raise _bad_line(path, number, "flops is None, expected a finite number")
+            flops = float(line["flops"])
             for key, column in columns.items():
                 column.append(math.nan if line.get(key) is None else line[key])
         # The figures of a step whose own line is lost have no cost.
@@ -139,29 +118,34 @@ def _read_metrics(path: Path, last: int) -> Metrics:
             try:
                 figures = Validation.model_validate(line["validation"])
             except ValidationError as error:
-                raise _broken(path, number, error, "validation") from None
+                first = error.errors(include_url=False)[0]
+                where = ".".join(("validation", *map(str, first["loc"])))
+                raise _bad_line(path, number, f"{where}: {first['msg']}") from None
             seconds = (line.get("timing") or {}).get("seconds")
             evaluations.append(Evaluated(line["step"], figures, flops, None if seconds is None else float(seconds)))
     if not columns["step"]:
         raise InvalidInputError(
-            f"{str(path)!r} has no steps up to step {last}: expected one line per optimizer step; train the run first"
+            f"{str(path)!r} has no steps up to step {state.step}: expected one line per optimizer step; train the run "
+            "first"
         )
     steps = np.array(columns.pop("step"), dtype=np.int64)
     arrays = {key: np.array(column, dtype=np.float64) for key, column in columns.items()}
-    return Metrics(steps=steps, evaluations=tuple(evaluations), **arrays)
+    return Metrics(steps=steps, evaluations=_closed(evaluations, state, events), **arrays)
 
 
-def _finite(value: Any, key: str, path: Path, number: int) -> float:
-    # type() and not isinstance(): True is no figure. A whole number may be too large for a float.
-    if (type(value) is float and math.isfinite(value)) or (type(value) is int and abs(value) < 1 << 1000):
-        return float(value)
-    raise _bad_line(path, number, f"{key} is {reprlib.repr(value)}, expected a finite number")
+def _closed(evaluations: Sequence[Evaluated], state: TrainerState, events: Sequence[Event]) -> tuple[Evaluated, ...]:
+    """The evaluated points, the last as the checkpoint itself records it.
 
-
-def _broken(path: Path, number: int, error: ValidationError, prefix: str = "") -> InvalidInputError:
-    first = error.errors(include_url=False)[0]
-    where = ".".join(part for part in (prefix, *map(str, first["loc"])) if part)
-    return _bad_line(path, number, f"{where}: {first['msg']}")
+    A line of metrics at the step of a growth that changed the function speaks of the parent.
+    """
+    points = list(evaluations)
+    surgery = [event for event in events if isinstance(event, SurgeryEvent) and event.is_kept]
+    stale = not all(event.bit_exact for event in surgery if event.step == state.step)
+    if state.validation is not None or stale:
+        points = [point for point in points if point.step < state.step]
+    if state.validation is not None:
+        points.append(Evaluated(state.step, state.validation, float(state.ledger.flops), state.ledger.seconds))
+    return tuple(points)
 
 
 def _bad_line(path: Path, number: int, found: str) -> InvalidInputError:

@@ -10,12 +10,12 @@ from statistics import fmean
 from typing import Any
 
 from ppdgrow.comparison.column import Layout
-from ppdgrow.comparison.columns import arm_rows, columns, several_seeds, single_runs
+from ppdgrow.comparison.columns import arm_rows, columns
 from ppdgrow.comparison.compare import HTML, Comparison
 from ppdgrow.comparison.criteria import ONE_SEED, loss_unit
 from ppdgrow.comparison.history import join_seeds
 from ppdgrow.comparison.insertion_columns import insertion_rows
-from ppdgrow.comparison.measures import ComparedRun
+from ppdgrow.comparison.measures import ComparedRun, several_seeds, single_runs
 from ppdgrow.comparison.plot import draw_comparison
 from ppdgrow.comparison.tables import ONE_SEED_EACH, criteria_matrix, criterion_cells
 from ppdgrow.config.requests import CompareRequest
