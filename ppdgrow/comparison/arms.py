@@ -7,17 +7,16 @@ import os
 import re
 from collections import Counter
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from itertools import pairwise, takewhile
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from ppdgrow.checkpoint import RunFolder
 from ppdgrow.checkpoint.lineage import by_hand
 from ppdgrow.comparison.comparability import recipe_differences
-from ppdgrow.comparison.history import RunHistory, join_seeds
+from ppdgrow.comparison.history import DivergedRunError, RunHistory, join_seeds, read_history
 from ppdgrow.comparison.measures import Arm
-from ppdgrow.comparison.reading import DivergedRunError, read_history
 from ppdgrow.config.schema import flatten
 from ppdgrow.errors import ConfigError, InvalidInputError
 
@@ -28,12 +27,10 @@ EVENT_KEYS = ("event", "step", "steps", "method", "kinds", "positions", "source"
 _SEED = re.compile(r"(?:^|[-_./ ]+)(?:seed|s)?[-_./ ]*\d*$", flags=re.IGNORECASE)
 
 
-@dataclass(frozen=True)
-class _Given:
+class _Given(NamedTuple):
     """What one path of the command line stands for; `left_out` says why runs do not count, by name."""
 
-    path: Path
-    histories: tuple[RunHistory, ...]
+    histories: list[RunHistory]
     is_folder: bool
     left_out: dict[str, str]
 
@@ -58,14 +55,14 @@ def read_arms(paths: Sequence[Path]) -> tuple[list[Arm], list[str]]:
         raise InvalidInputError(f"the baseline cannot be one: {next(iter(given[0].left_out.values()))}")
     named = iter(name_histories([history for one in given for history in one.histories]))
     arms, warnings = [], []
-    for one in given:
+    for path, one in zip(paths, given, strict=True):
         histories = [next(named) for _ in one.histories]
-        name = one_line(one.path.resolve().name)
+        name = one_line(path.resolve().name)
         for reason in dict.fromkeys(one.left_out.values()):
             runs = ", ".join(run for run, why in one.left_out.items() if why == reason)
             warnings.append(f"{name}: left out {runs}: {reason}" if one.is_folder else f"left out {runs}: {reason}")
         if one.is_folder and histories:
-            arms.append(Arm.of(name, _by_seed(histories, one.path), tuple(one.left_out)))
+            arms.append(Arm.of(name, _by_seed(histories, path), tuple(one.left_out)))
             warnings += _warnings(arms[-1].histories)
         elif histories:
             arms.append(Arm.of(histories[0].name, histories))
@@ -93,7 +90,7 @@ def _read(path: Path) -> _Given:
     if runs and finished:
         left_out |= {run.name: str(history.cut_short) for run, history in found.items() if run not in finished}
         found = finished
-    return _Given(path, tuple(found.values()), is_folder=bool(runs), left_out=left_out)
+    return _Given([*found.values()], is_folder=bool(runs), left_out=left_out)
 
 
 def runs_in(path: Path) -> list[Path]:
@@ -121,17 +118,13 @@ def _by_seed(histories: Sequence[RunHistory], path: Path) -> list[RunHistory]:
 
 def _grouped(arms: Sequence[Arm], loose: Sequence[bool]) -> list[Arm]:
     """Loose runs that agree in all but the seed, put together in the place of the first of them."""
-    groups: dict[str, list[RunHistory]] = {}
-    keys = [signature(arm.histories[0]) if free else None for arm, free in zip(arms, loose, strict=True)]
-    for arm, key in zip(arms, keys, strict=True):
-        if key is not None:
-            groups.setdefault(key, []).append(arm.histories[0])
+    keys = [signature(arm.first.history) if free else None for arm, free in zip(arms, loose, strict=True)]
     merged: list[Arm] = []
     for arm, key in zip(arms, keys, strict=True):
-        seeds = groups.get(key or "", [])
-        if len(seeds) < 2 or len({history.seeds for history in seeds}) < len(seeds):
+        seeds = [other.first.history for other, its_key in zip(arms, keys, strict=True) if its_key == key]
+        if key is None or len(seeds) < 2 or len({history.seeds for history in seeds}) < len(seeds):
             merged.append(arm)
-        elif arm.histories[0] is seeds[0]:
+        elif arm.first.history is seeds[0]:
             own = {history.name for history in seeds}
             others = [history for arm in arms for history in arm.histories if history.name not in own]
             ordered = sorted(seeds, key=lambda history: history.seeds)

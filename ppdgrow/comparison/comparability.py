@@ -55,11 +55,10 @@ def _identity(history: RunHistory) -> dict[str, Any]:
     if isinstance(spec, TokenInput):
         identity["vocabulary size"] = spec.vocabulary_size
     elif isinstance(spec, VectorInput):
-        identity["features"] = spec.features
-        identity["classes"] = spec.num_classes
+        identity |= {"features": spec.features, "classes": spec.num_classes}
     else:
-        identity["image size"] = f"{spec.channels}x{spec.height}x{spec.width}"
-        identity["classes"] = spec.num_classes
+        size = f"{spec.channels}x{spec.height}x{spec.width}"
+        identity |= {"image size": size, "classes": spec.num_classes}
     if history.recipe is not None and history.architecture.task == "mlm":
         identity["data.mask_fraction"] = history.recipe.data.mask_fraction
     return identity

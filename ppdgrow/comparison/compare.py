@@ -32,9 +32,8 @@ from ppdgrow.comparison.criteria import (
 )
 from ppdgrow.comparison.document import arm_documents, run_documents
 from ppdgrow.comparison.evaluation import difference_to_twin, evaluate_on_test
-from ppdgrow.comparison.history import RunHistory
+from ppdgrow.comparison.history import RunHistory, read_history
 from ppdgrow.comparison.measures import Arm, ComparedRun, several_seeds
-from ppdgrow.comparison.reading import read_history
 from ppdgrow.config.growth import TrialConfig
 from ppdgrow.config.requests import CompareRequest
 from ppdgrow.config.state import Cost
@@ -84,7 +83,6 @@ class Comparison:
 
     @property
     def baseline(self) -> Arm:
-        """The arm that the others are held against; with `accept` the parent."""
         return self.arms[0]
 
     @property
@@ -132,9 +130,8 @@ def compare(request: CompareRequest, narrator: Narrator) -> Comparison:
 
     Raises:
         ConfigError: runs that are not comparable, a twin that is none, or files that could not be written.
-        InvalidInputError: a path is no run, its files are broken, or it was never evaluated.
         StorageError: an output file could not be written.
-        DivergedError: a loss that is evaluated is not finite.
+        InvalidInputError, DivergedError: as `compare_runs` and `decide`.
     """
     if request.accept:
         return decide(request, narrator)
@@ -143,10 +140,8 @@ def compare(request: CompareRequest, narrator: Narrator) -> Comparison:
     if not request.test:
         return comparison
     figures, warnings = evaluate_on_test([run.history for run in comparison.runs], request, narrator)
-    tested = iter(figures)
-    arms = tuple(
-        replace(arm, runs=tuple(replace(run, test=next(tested)) for run in arm.runs)) for arm in comparison.arms
-    )
+    tested = iter(replace(run, test=test) for run, test in zip(comparison.runs, figures, strict=True))
+    arms = tuple(replace(arm, runs=tuple(next(tested) for _ in arm.runs)) for arm in comparison.arms)
     return replace(comparison, arms=arms, warnings=(*comparison.warnings, *warnings))
 
 
@@ -165,10 +160,7 @@ def _check_files(request: CompareRequest) -> None:
 
 
 def compare_runs(paths: Sequence[Path]) -> Comparison:
-    """Hold every arm against the first one.
-
-    Args:
-        paths: run folders, checkpoints in them, or folders of runs; the baseline first.
+    """Hold every arm against the first one: of run folders, checkpoints in them, or folders of runs.
 
     Raises:
         ConfigError: too few paths, or runs whose losses are not comparable.
@@ -192,12 +184,16 @@ def compare_runs(paths: Sequence[Path]) -> Comparison:
 
 
 def _notes(arms: Sequence[Arm]) -> tuple[str, ...]:
-    runs = [run for arm in arms for run in arm.runs]
-    budgets = any(run.equal is not None and (run.equal.flops or run.equal.seconds) for run in runs)
-    trials = any(run.has_trials for run in runs)
+    figures = [run.equal for arm in arms for run in arm.runs if run.equal is not None]
     paired = any(len(arm.pairs) > 1 for arm in arms[1:])
-    seeds = (INTERVAL_NOTE, COMPARABLE_NOTE) if paired else () if several_seeds(arms) else (ONE_SEED,)
-    return (*seeds, *((EQUAL_BUDGET_NOTE,) if budgets else ()), *((TRIALS_NOTE,) if trials else ()))
+    holds = {
+        INTERVAL_NOTE: paired,
+        COMPARABLE_NOTE: paired,
+        ONE_SEED: not several_seeds(arms),
+        EQUAL_BUDGET_NOTE: any(equal.flops or equal.seconds for equal in figures),
+        TRIALS_NOTE: any(arm.has_trials for arm in arms),
+    }
+    return tuple(note for note, true in holds.items() if true)
 
 
 def decide(request: CompareRequest, narrator: Narrator) -> Comparison:

@@ -87,24 +87,22 @@ def shared_steps(baseline: RunHistory, other: RunHistory) -> int:
     return int(ours.steps[equal - 1]) if equal else 0
 
 
-def cost_of(history: RunHistory, point: Evaluated, axis: Axis) -> float | None:
-    """Steps, FLOPs or seconds up to a point: of the model, its shallow phase, and its trials that were decided."""
+def costed_points(history: RunHistory, axis: Axis) -> list[tuple[Evaluated, float]]:
+    """The evaluated points whose cost is known, with it.
+
+    Steps, FLOPs or seconds up to a point: of the model, its shallow phase, and its trials that were decided.
+    """
+    points = history.metrics.evaluations
     if axis == "steps":
-        return float(point.step)
-    own: float | None = getattr(point, axis)
-    return None if own is None else own + history.beside(point.step, axis)
-
-
-def _points(history: RunHistory, axis: Axis) -> list[tuple[Evaluated, float]]:
-    """The evaluated points whose cost is known, with it."""
-    costs = ((point, cost_of(history, point, axis)) for point in history.metrics.evaluations)
-    return [(point, cost) for point, cost in costs if cost is not None]
+        return [(point, float(point.step)) for point in points]
+    costs = [(point, getattr(point, axis)) for point in points]
+    return [(point, own + history.beside(point.step, axis)) for point, own in costs if own is not None]
 
 
 def cost_to_reach(history: RunHistory, loss: float, axis: Axis) -> float | None:
     """What a run had cost when its validation loss first fell to `loss`, interpolated; None where it never did."""
     before: tuple[float, float] | None = None
-    for point, cost in _points(history, axis):
+    for point, cost in costed_points(history, axis):
         reached = point.validation.loss
         if reached <= loss:
             if before is None or reached == loss:
@@ -119,7 +117,7 @@ def recorded(history: RunHistory, axis: Axis) -> bool:
     if axis == "steps":
         return True
     trials = getattr(history.state.ledger.trials, axis)
-    known = len(_points(history, axis)) == len(history.metrics.evaluations)
+    known = len(costed_points(history, axis)) == len(history.metrics.evaluations)
     return known and history.beside(history.step, axis) > 0.99 * trials - 1e-9
 
 
@@ -212,7 +210,7 @@ def _drawn(history: RunHistory, axis: Axis) -> tuple[list[float], list[float], l
     """Steps, costs and losses of a run, with a second point where an insertion changed the loss."""
     jumps = {event.step: event.loss_after for event in history.insertions if event.loss_after != event.loss_before}
     points: list[tuple[float, float, float]] = []
-    for point, cost in _points(history, axis):
+    for point, cost in costed_points(history, axis):
         points.append((point.step, cost, point.validation.loss))
         after = jumps.get(point.step)
         if after is not None and point.step < history.step:

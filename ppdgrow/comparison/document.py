@@ -47,6 +47,7 @@ def arm_documents(arms: Sequence[Arm], verdicts: Mapping[str, str | None]) -> li
 
 
 def run_documents(arms: Sequence[Arm]) -> list[dict[str, Any]]:
+    """The entries of all runs."""
     singles = [single for arm in arms for single in single_runs(arm)]
     shown = [column for column in columns(singles) if column.run_key]
     return [_run(single, shown) for single in singles]

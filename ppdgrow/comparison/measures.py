@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 
@@ -57,12 +57,6 @@ class ComparedRun:
         return insertions_of(self.history, self._spikes)
 
     @property
-    def has_trials(self) -> bool:
-        """Whether growths were tried in its making, or something was spent on that."""
-        history = self.history
-        return history.state.ledger.trials != Cost() or history.trials_kept + history.trials_rejected > 0
-
-    @property
     def loss_difference(self) -> float:
         """Final validation loss minus that of the reference."""
         return self.validation.loss - self.reference.final.validation.loss
@@ -95,16 +89,13 @@ class Arm:
 
     def against(self, baseline: Arm) -> Arm:
         """The arm with each of its runs held against the baseline's run of the same seed."""
-        return replace(self, runs=tuple(self._pairs(baseline)))
-
-    def _pairs(self, baseline: Arm) -> Iterator[ComparedRun]:
         first = baseline.first.history
         references = {history.seeds: history for history in reversed(baseline.histories)}
         if len(baseline.runs) == len(self.runs) == 1:
             references = {self.first.history.seeds: first}  # one run against one: the warning names their seeds
-        for history in self.histories:
-            reference = references.get(history.seeds)
-            yield ComparedRun(history, reference or first, paired=reference is not None)
+        pairs = [(history, references.get(history.seeds)) for history in self.histories]
+        runs = tuple(ComparedRun(history, found or first, paired=found is not None) for history, found in pairs)
+        return replace(self, runs=runs)
 
     @property
     def is_baseline(self) -> bool:
@@ -122,7 +113,9 @@ class Arm:
 
     @property
     def has_trials(self) -> bool:
-        return any(run.has_trials for run in self.runs)
+        """Whether growths were tried in the making of a run, or something was spent on that."""
+        spent = any(history.state.ledger.trials != Cost() for history in self.histories)
+        return spent or any(history.trials_kept + history.trials_rejected for history in self.histories)
 
     @property
     def histories(self) -> list[RunHistory]:

@@ -14,8 +14,7 @@ from ppdgrow.checkpoint import manifest_digest
 from ppdgrow.comparison.comparability import check_twin, warnings_of_twin
 from ppdgrow.comparison.compare import Comparison, compare, compare_runs
 from ppdgrow.comparison.criteria import rule_criteria
-from ppdgrow.comparison.history import RunHistory
-from ppdgrow.comparison.reading import read_history
+from ppdgrow.comparison.history import RunHistory, read_history
 from ppdgrow.comparison.tables import comparison_rows, criteria_rows, verdict_lines
 from ppdgrow.config.requests import CompareRequest
 from ppdgrow.console import Narrator
