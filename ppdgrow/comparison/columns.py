@@ -7,26 +7,16 @@ A column is about an arm; a single run is an arm of one.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from enum import Flag, auto
 from functools import partial
 from statistics import fmean
 from typing import Any, NamedTuple
 
-from ppdgrow.comparison.column import (
-    FEW,
-    MANY,
-    NOTHING,
-    RUNS,
-    SIZE,
-    Column,
-    Layout,
-    exact,
-    interval,
-    with_deviation,
-    with_interval,
-)
 from ppdgrow.comparison.curves import AXES, Axis, EqualPoint
 from ppdgrow.comparison.history import Budget, RunHistory, join_seeds
-from ppdgrow.comparison.insertion_columns import insertions, jump_of, spikes
+from ppdgrow.comparison.insertion_columns import NOTHING, exact, insertion_figures, jump_of
+from ppdgrow.comparison.insertions import SpikeCounts
 from ppdgrow.comparison.measures import Arm, ComparedRun, several_seeds
 from ppdgrow.console import format_count, format_flops, format_seconds
 from ppdgrow.console.page import Table
@@ -35,6 +25,44 @@ from ppdgrow.statistics import Estimate, estimate
 
 LOSS = "validation loss"
 COSTS: tuple[Budget, ...] = ("flops", "seconds")
+
+
+class Layout(Flag):
+    """The tables in which a column stands; NONE: in the JSON alone."""
+
+    NONE = 0
+    FEW = auto()  # few arms beside each other, on a terminal
+    MANY = auto()  # one row per arm, on a terminal and at the head of the page
+    COSTS = auto()  # tables of the page
+    EQUAL = auto()
+    SIZE = auto()
+    RUNS = auto()
+
+
+FEW, MANY, SIZE, RUNS = Layout.FEW, Layout.MANY, Layout.SIZE, Layout.RUNS
+
+
+@dataclass(frozen=True)
+class Column:
+    """A figure: its name, how to get it, how to show it, where it is shown, and its key in the JSON of arms and runs.
+
+    A value of None is shown as a dash.
+    """
+
+    name: str
+    value: Callable[[Arm], Any]
+    show: Callable[[Any], str] = str
+    layouts: Layout = Layout.NONE
+    arm_key: str = ""
+    run_key: str = ""
+
+    def only(self, condition: bool) -> Column:
+        """The column, in no table unless the condition holds."""
+        return self if condition else replace(self, layouts=Layout.NONE)
+
+    def cell(self, arm: Arm) -> str:
+        value = self.value(arm)
+        return NOTHING if value is None else self.show(value)
 
 
 class AxisText(NamedTuple):
@@ -52,12 +80,10 @@ AXIS_TEXT: dict[Axis, AxisText] = {
 }
 
 
-def columns(arms: Sequence[Arm], verdicts: Mapping[str, str] | None = None) -> list[Column[Arm]]:
-    """Every figure of an arm, those that say what it is first.
+def columns(arms: Sequence[Arm], verdicts: Mapping[str, str] | None = None) -> list[Column]:
+    """Every figure of an arm, those that say what it is first; of arms with the baseline first.
 
-    Args:
-        arms: the baseline first.
-        verdicts: by name of the arm; None where nothing is judged, or a rule decides between the runs.
+    `verdicts` are by name of the arm; None where nothing is judged, or a rule decides between the runs.
     """
     runs = [run for arm in arms for run in arm.runs]
     judged = verdicts or {}
@@ -98,12 +124,19 @@ def columns(arms: Sequence[Arm], verdicts: Mapping[str, str] | None = None) -> l
         Column("", _costs_to_equal_loss, arm_key="cost_to_baseline_loss"),
         *(_trials(arms[0], in_all_seeds) if any(arm.has_trials for arm in arms) else ()),
         Column("insertion", lambda arm: jump_of([i for run in arm.runs for i in run.insertions]), exact, MANY),
-        *insertions(arms),
-        *spikes(in_all_seeds),
+        *(Column(name, figure, layouts=FEW) for name, figure in insertion_figures(arms)),
+        Column(
+            f"gradient spikes{in_all_seeds} (old / new)",
+            _gradient_spikes,
+            _old_and_new,
+            FEW | RUNS,
+            run_key="gradient_spikes",
+        ),
+        Column(f"loss spikes{in_all_seeds}", _loss_spikes, str, FEW | RUNS, run_key="loss_spikes"),
     ]
 
 
-def arm_rows(arms: Sequence[Arm], shown: Sequence[Column[Arm]], names: Sequence[str] | None = None) -> Table:
+def arm_rows(arms: Sequence[Arm], shown: Sequence[Column], names: Sequence[str] | None = None) -> Table:
     named = zip(names or [arm.name for arm in arms], arms, strict=True)
     rows = tuple((name, *(column.cell(arm) for column in shown)) for name, arm in named)
     return Table(("arm", *(column.name for column in shown)), rows)
@@ -118,7 +151,7 @@ def _of_first(
     show: Callable[[Any], str] = str,
     layouts: Layout = SIZE,
     key: str = "",
-) -> Column[Arm]:
+) -> Column:
     """What does not depend on the seed."""
     return Column(name, lambda arm: value(arm.first.history), show, layouts, run_key=key)
 
@@ -148,7 +181,7 @@ def _mean(
     layouts: Layout = RUNS,
     arm_key: str = "",
     run_key: str = "",
-) -> Column[Arm]:
+) -> Column:
     """A figure of every run, with its deviation over the seeds."""
     show = partial(with_deviation, digits=digits, unit=unit)
     return Column(name, lambda arm: estimate([value(run) for run in arm.runs]), show, layouts, arm_key, run_key)
@@ -156,12 +189,12 @@ def _mean(
 
 def _against_baseline(
     what: str, value: Callable[[Arm], Estimate | None], digits: int, unit: str, layouts: Layout
-) -> Column[Arm]:
+) -> Column:
     show = partial(with_interval, digits=digits, unit=unit)
     return Column(f"{what} against baseline", value, show, layouts, arm_key=f"{what}_difference")
 
 
-def _of_language(runs: Sequence[ComparedRun], name: str, digits: int) -> Column[Arm]:
+def _of_language(runs: Sequence[ComparedRun], name: str, digits: int) -> Column:
     """A figure that only language models have."""
     known = any(getattr(run.validation, name) is not None for run in runs)
     return _mean(name.replace("_", " "), lambda run: getattr(run.validation, name), digits).only(known)
@@ -171,7 +204,7 @@ def _test_accuracy(run: ComparedRun) -> float | None:
     return None if run.test is None else 100.0 * run.test.accuracy
 
 
-def _at_equal(axis: Axis, *, terminal: bool) -> Column[Arm]:
+def _at_equal(axis: Axis, *, terminal: bool) -> Column:
     """Loss at the largest cost that an arm and the baseline both reached, with its difference."""
 
     def value(arm: Arm) -> list[EqualPoint] | None:
@@ -195,7 +228,7 @@ def _average(arm: Arm, axis: Axis) -> float:
     return fmean(getattr(history.state.ledger, axis) for history in arm.histories)
 
 
-def _spent(axis: Axis) -> Iterator[Column[Arm]]:
+def _spent(axis: Axis) -> Iterator[Column]:
     """FLOPs or seconds of the models themselves, over those of the baseline; of a single run as such."""
     name, _, place = AXIS_TEXT[axis]
 
@@ -212,7 +245,7 @@ def _spent(axis: Axis) -> Iterator[Column[Arm]]:
     yield Column("", ratio, arm_key=f"{axis}_ratio", run_key=f"{axis}_ratio")
 
 
-def _to_equal_loss(axis: Axis) -> Column[Arm]:
+def _to_equal_loss(axis: Axis) -> Column:
     """Cost to the baseline's final loss over the baseline's own, or how many seeds reached it."""
 
     def cell(arm: Arm) -> str:
@@ -231,7 +264,7 @@ def _costs_to_equal_loss(arm: Arm) -> dict[str, Estimate | None] | None:
     return None if arm.is_baseline else {axis: arm.cost_to_loss(axis) for axis in AXES}
 
 
-def _trials(baseline: Arm, in_all_seeds: str) -> Iterator[Column[Arm]]:
+def _trials(baseline: Arm, in_all_seeds: str) -> Iterator[Column]:
     """What the trials of progressive runs cost beside the models, held against the baseline's own cost."""
 
     def counts(arm: Arm) -> str | None:
@@ -251,3 +284,42 @@ def _trials(baseline: Arm, in_all_seeds: str) -> Iterator[Column[Arm]]:
         yield Column(name, partial(cost, axis=axis), layouts=FEW | MANY if axis == "flops" else FEW)
         spent = partial(lambda history, axis: getattr(history.state.ledger.trials, axis), axis=axis)
         yield _of_first(name, spent, AXIS_TEXT[axis].place, RUNS)
+
+
+# Spikes, in all seeds together.
+
+
+def _gradient_spikes(arm: Arm) -> SpikeCounts:
+    """Of old and of new parameters."""
+    counts = [run.gradient_spikes for run in arm.runs]
+    old = [count.old for count in counts if count.old is not None]
+    new = [count.new for count in counts if count.new is not None]
+    return SpikeCounts(sum(old) if old else None, sum(new) if new else None)
+
+
+def _old_and_new(spikes: SpikeCounts) -> str:
+    old = NOTHING if spikes.old is None else str(spikes.old)
+    return old if spikes.new is None else f"{old} / {spikes.new}"
+
+
+def _loss_spikes(arm: Arm) -> int:
+    return sum(run.loss_spikes for run in arm.runs)
+
+
+# How figures are written.
+
+
+def interval(low: float | None, high: float | None, digits: int, sign: str = "+") -> str:
+    """` [low, high]`, or nothing."""
+    return "" if low is None or high is None else f" [{low:{sign}.{digits}f}, {high:{sign}.{digits}f}]"
+
+
+def with_interval(difference: Estimate, digits: int, unit: str = "") -> str:
+    """The mean of a difference with its sign, and the 95 % interval where there are several values."""
+    return f"{difference.mean:+.{digits}f}{interval(difference.low, difference.high, digits)}{unit}"
+
+
+def with_deviation(found: Estimate, digits: int, unit: str = "") -> str:
+    """The mean, and the standard deviation where there are several values."""
+    deviation = "" if found.deviation is None else f" sd {found.deviation:.{digits}f}"
+    return f"{found.mean:.{digits}f}{deviation}{unit}"

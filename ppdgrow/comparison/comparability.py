@@ -20,11 +20,7 @@ TWIN_FREE_PREFIX = "train.pair_"
 
 
 def refuse_incomparable(baseline: RunHistory, other: RunHistory) -> None:
-    """Both losses must be of the same examples, cut and coded in the same way.
-
-    Raises:
-        ConfigError: they are not; the message names every difference.
-    """
+    """Raise a ConfigError that names every difference unless both losses are of the same examples, coded alike."""
     ours, theirs = _identity(baseline), _identity(other)
     both = [key for key in ours if key in theirs and ours[key] != theirs[key]]
     differing = [f"{key}: {_short(ours[key])} and {_short(theirs[key])}" for key in both]
@@ -160,11 +156,7 @@ def recipe_differences(one: RunHistory, other: RunHistory, free: Collection[str]
 
 
 def check_evaluated(history: RunHistory) -> None:
-    """A decision needs the loss of the very checkpoint that it is about.
-
-    Raises:
-        InvalidInputError: it was not evaluated at its own step.
-    """
+    """Raise an InvalidInputError unless the checkpoint was evaluated at its own step, which a decision needs."""
     if history.final.step != history.step:
         raise InvalidInputError(
             f"{str(history.checkpoint)!r} is at step {history.step}, but was last evaluated at step "
@@ -174,11 +166,7 @@ def check_evaluated(history: RunHistory) -> None:
 
 
 def check_trial(parent: RunHistory, trial: RunHistory) -> None:
-    """There is something to decide: the trial has new blocks, and was trained with them.
-
-    Raises:
-        ConfigError: it has none, or was not.
-    """
+    """Raise a ConfigError unless the trial has new blocks, and was trained with them."""
     ours, theirs = ({block.id for block in history.architecture.blocks} for history in (parent, trial))
     if theirs <= ours:
         raise ConfigError(
@@ -193,11 +181,7 @@ def check_trial(parent: RunHistory, trial: RunHistory) -> None:
 
 
 def check_twin(parent: RunHistory, trial: RunHistory, twin: RunHistory) -> None:
-    """The twin is the model of the parent, trained as long as the trial.
-
-    Raises:
-        ConfigError: it is another model, or at another step.
-    """
+    """Raise a ConfigError unless the twin is the model of the parent, trained as long as the trial."""
     found, expected = _shape(twin.architecture), _shape(parent.architecture)
     if found["blocks"] != expected["blocks"]:
         raise ConfigError(

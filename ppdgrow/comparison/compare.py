@@ -11,8 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from ppdgrow.comparison.arms import name_histories, read_arms
-from ppdgrow.comparison.column import Column, Layout
-from ppdgrow.comparison.columns import columns
+from ppdgrow.comparison.columns import Column, Layout, columns
 from ppdgrow.comparison.comparability import (
     check_evaluated,
     check_trial,
@@ -101,7 +100,7 @@ class Comparison:
         own = [criterion for criterion in self.criteria if criterion.run == arm.name]
         return None if arm.is_baseline else verdict_of(own)
 
-    def columns(self, layout: Layout) -> list[Column[Arm]]:
+    def columns(self, layout: Layout) -> list[Column]:
         verdicts = {arm.name: self.verdict_on(arm) or "baseline" for arm in self.arms}
         found = columns(self.arms, verdicts if self.decision is None else None)
         return [column for column in found if column.layouts & layout]

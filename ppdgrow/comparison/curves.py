@@ -65,16 +65,15 @@ def equal_budget(baseline: RunHistory, other: RunHistory, budget: Budget) -> Equ
 
     None where the evaluated ranges do not overlap, or a cost was not recorded.
     """
-    curves: list[list[tuple[float, float]]] = []
+    curves: list[Curve] = []
     for history in (other, baseline):
-        points = [(getattr(point, budget), point.validation.loss) for point in history.metrics.evaluations]
-        curves.append([(cost, loss) for cost, loss in points if cost is not None])
-    if not all(curves):
+        points = [point for point in history.metrics.evaluations if getattr(point, budget) is not None]
+        curves.append(([getattr(point, budget) for point in points], [point.validation.loss for point in points]))
+    common = _common(curves, np.array([]))
+    if not len(common):
         return None
-    at = min(curve[-1][0] for curve in curves)
-    if at < max(curve[0][0] for curve in curves):
-        return None
-    loss, baseline_loss = (float(np.interp(at, *np.array(curve).T)) for curve in curves)
+    at = float(common[-1])
+    loss, baseline_loss = (float(np.interp(at, *curve)) for curve in curves)
     return EqualPoint(at, loss, baseline_loss)
 
 
@@ -190,10 +189,9 @@ def _common(curves: Sequence[Curve], places: FloatArray) -> FloatArray:
 
 
 def _paced(histories: Sequence[RunHistory], axis: Axis) -> list[Curve]:
-    """The curves of the seeds of an arm, all at their mean pace.
+    """The curves of the seeds of an arm, a step at what it cost them on average.
 
-    A step costs what it cost them on average: else their mean would end where the fastest seed does, in mid-course of
-    the others.
+    Else their mean would end where the fastest seed does, in mid-course of the others.
     """
     drawn = [_drawn(history, axis) for history in histories]
     by_step: list[Curve] = [(steps, losses) for steps, _, losses in drawn]

@@ -6,8 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import asdict
 from typing import Any
 
-from ppdgrow.comparison.column import Column
-from ppdgrow.comparison.columns import columns
+from ppdgrow.comparison.columns import Column, columns
 from ppdgrow.comparison.curves import AXES, EqualFigures, EqualPoint, bands
 from ppdgrow.comparison.insertions import SpikeCounts
 from ppdgrow.comparison.measures import Arm, single_runs
@@ -53,12 +52,10 @@ def run_documents(arms: Sequence[Arm]) -> list[dict[str, Any]]:
     return [_run(single, shown) for single in singles]
 
 
-def _run(single: Arm, shown: Sequence[Column[Arm]]) -> dict[str, Any]:
+def _run(single: Arm, shown: Sequence[Column]) -> dict[str, Any]:
     """An arm of one run, so that an estimate is of one value."""
-    (run,) = single.runs
-    history, state, equal, validation = run.history, run.history.state, run.equal, run.history.final
+    run, history, equal = single.first, single.first.history, single.first.equal
     figures = {column.run_key: column.value(single) for column in shown}
-    points = history.metrics.evaluations
     found = {key: value.mean if isinstance(value, Estimate) else _plain(value) for key, value in figures.items()} | {
         "name": history.name,
         "run": history.run.path.as_posix(),
@@ -66,17 +63,20 @@ def _run(single: Arm, shown: Sequence[Column[Arm]]) -> dict[str, Any]:
         "checkpoint_sha256": history.digest,
         "seeds": list(history.seeds),
         "layers": history.architecture.num_layers,
-        "trials": state.ledger.trials.model_dump(),
+        "trials": history.state.ledger.trials.model_dump(),
         "trials_kept": history.trials_kept,
         "trials_rejected": history.trials_rejected,
-        "lr_factor": state.lr_factor,
-        "validation": validation.validation.model_dump(),
-        "validation_step": validation.step,
+        "lr_factor": history.state.lr_factor,
+        "validation": run.validation.model_dump(),
+        "validation_step": history.final.step,
         "test": None if run.test is None else run.test.model_dump(),
         "insertions": [_plain(asdict(insertion)) for insertion in run.insertions],
         "cost_to_baseline_loss": None if equal is None else {axis: run.cost_to_loss(axis) for axis in AXES},
         "equal": None if equal is None else _equal(equal),
-        "curve": [{"step": p.step, "loss": p.validation.loss, "flops": p.flops, "seconds": p.seconds} for p in points],
+        "curve": [
+            {"step": point.step, "loss": point.validation.loss, "flops": point.flops, "seconds": point.seconds}
+            for point in history.metrics.evaluations
+        ],
         "arm": single.name,
     }
     return {key: found[key] for key in RUN_KEYS}

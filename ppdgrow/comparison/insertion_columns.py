@@ -1,4 +1,4 @@
-"""The columns of insertions, of an arm in all its seeds, and of spikes."""
+"""The figures of insertions, of an arm in all its seeds: those of few arms beside each other, and a table of all."""
 
 from __future__ import annotations
 
@@ -6,11 +6,18 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from functools import partial
 from statistics import fmean
 
-from ppdgrow.comparison.column import FEW, NOTHING, RUNS, Column, exact
-from ppdgrow.comparison.insertions import UPDATES_AFTER, Insertion, SpikeCounts
+from ppdgrow.comparison.insertions import UPDATES_AFTER, Insertion
 from ppdgrow.comparison.measures import Arm
 from ppdgrow.console.page import Table
 from ppdgrow.statistics import estimate
+
+NOTHING = "-"
+Figure = Callable[[Sequence[Insertion]], str | None]
+
+
+def exact(jump: float) -> str:
+    """A change of the loss; nothing but zero is written 0."""
+    return "0" if jump == 0 else f"{jump:.3g}"
 
 
 def jump_of(insertions: Sequence[Insertion]) -> float | None:
@@ -52,54 +59,14 @@ def _spikes_after(insertions: Sequence[Insertion]) -> str:
     return f"{old} / {new}, {sum(insertion.loss_spikes for insertion in insertions)}"
 
 
-def _mean_later(insertions: Sequence[Insertion]) -> float | None:
+def _mean_later(insertions: Sequence[Insertion]) -> str | None:
     later = [i.loss_after_updates for i in insertions if i.loss_after_updates is not None]
-    return fmean(later) if later else None
+    return f"{fmean(later):.4f}" if later else None
 
 
 def _numbers(values: Iterable[int | None]) -> str:
     """Different numbers, rising."""
     return ", ".join(f"{value:,}" for value in sorted({value for value in values if value is not None}))
-
-
-def insertion_rows(arms: Sequence[Arm]) -> Table:
-    """A row for each insertion of an arm, in all its seeds."""
-    columns: tuple[Column[Sequence[Insertion]], ...] = (
-        Column("step", lambda found: _numbers(i.step for i in found)),
-        Column("kinds", lambda found: "/".join(dict.fromkeys(kind for i in found for kind in i.kinds)) or None),
-        Column("loss before / after", _before_after),
-        Column("largest change", jump_of, exact),
-        Column("same bits", lambda found: "yes" if all(i.bit_exact for i in found) else "no"),
-        Column(f"loss ~{UPDATES_AFTER:,} updates after", _mean_later, "{:.4f}".format),
-        Column("updates", lambda found: _numbers(i.updates for i in found) or None),
-        Column("bump, steps to recover", _bump),
-        Column("spikes by then: gradient (old / new), loss", _spikes_after),
-    )
-    found = [(arm.name, _insertion(arm, index)) for arm in arms for index in range(_most_insertions([arm]))]
-    rows = tuple((name, *(column.cell(insertions) for column in columns)) for name, insertions in found)
-    return Table(("arm", *(column.name for column in columns)), rows)
-
-
-def insertions(arms: Sequence[Arm]) -> Iterator[Column[Arm]]:
-    """Three columns for each insertion, where few arms stand beside each other."""
-    most = _most_insertions(arms)
-    for index in range(most):
-        which = f" {index + 1}" if most > 1 else ""
-        updates = _numbers(i.updates for arm in arms for i in _insertion(arm, index))
-        same = bool(updates) and ", " not in updates
-        figures: dict[str, Callable[[Sequence[Insertion]], str | None]] = {
-            f"loss before / after insertion{which}": _before_after,
-            f"loss {updates if same else 'some'} updates after{which and f' insertion{which}'}": partial(
-                _later, with_updates=not same
-            ),
-            f"growth bump, steps to recover{which}": _bump,
-        }
-        for name, write in figures.items():
-            yield Column(name, partial(_of_insertion, index=index, write=write), layouts=FEW)
-
-
-def _of_insertion(arm: Arm, index: int, write: Callable[[Sequence[Insertion]], str | None]) -> str | None:
-    return write(_insertion(arm, index))
 
 
 def _insertion(arm: Arm, index: int) -> list[Insertion]:
@@ -110,22 +77,40 @@ def _most_insertions(arms: Sequence[Arm]) -> int:
     return max(len(run.insertions) for arm in arms for run in arm.runs)
 
 
-def spikes(in_all_seeds: str) -> Iterator[Column[Arm]]:
-    """Gradient spikes of old and new parameters, and loss spikes, in all seeds together."""
+def insertion_rows(arms: Sequence[Arm]) -> Table:
+    """A row for each insertion of an arm, in all its seeds."""
+    figures: dict[str, Figure] = {
+        "step": lambda found: _numbers(i.step for i in found),
+        "kinds": lambda found: "/".join(dict.fromkeys(kind for i in found for kind in i.kinds)),
+        "loss before / after": _before_after,
+        "largest change": lambda found: None if (jump := jump_of(found)) is None else exact(jump),
+        "same bits": lambda found: "yes" if all(i.bit_exact for i in found) else "no",
+        f"loss ~{UPDATES_AFTER:,} updates after": _mean_later,
+        "updates": lambda found: _numbers(i.updates for i in found),
+        "bump, steps to recover": _bump,
+        "spikes by then: gradient (old / new), loss": _spikes_after,
+    }
+    found = [(arm.name, _insertion(arm, index)) for arm in arms for index in range(_most_insertions([arm]))]
+    rows = ((name, *(write(insertions) or NOTHING for write in figures.values())) for name, insertions in found)
+    return Table(("arm", *figures), tuple(rows))
 
-    def gradients(arm: Arm) -> SpikeCounts:
-        counts = [run.gradient_spikes for run in arm.runs]
-        old = [count.old for count in counts if count.old is not None]
-        new = [count.new for count in counts if count.new is not None]
-        return SpikeCounts(sum(old) if old else None, sum(new) if new else None)
 
-    def old_and_new(spikes: SpikeCounts) -> str:
-        old = NOTHING if spikes.old is None else str(spikes.old)
-        return old if spikes.new is None else f"{old} / {spikes.new}"
+def insertion_figures(arms: Sequence[Arm]) -> Iterator[tuple[str, Callable[[Arm], str | None]]]:
+    """Three figures of an arm for each insertion, by name."""
+    most = _most_insertions(arms)
+    for index in range(most):
+        which = f" {index + 1}" if most > 1 else ""
+        updates = _numbers(i.updates for arm in arms for i in _insertion(arm, index))
+        same = bool(updates) and ", " not in updates
+        later = f"loss {updates if same else 'some'} updates after{which and f' insertion{which}'}"
+        figures: dict[str, Figure] = {
+            f"loss before / after insertion{which}": _before_after,
+            later: partial(_later, with_updates=not same),
+            f"growth bump, steps to recover{which}": _bump,
+        }
+        for name, write in figures.items():
+            yield name, partial(_of_insertion, index=index, write=write)
 
-    def losses(arm: Arm) -> int:
-        return sum(run.loss_spikes for run in arm.runs)
 
-    name = f"gradient spikes{in_all_seeds} (old / new)"
-    yield Column(name, gradients, old_and_new, FEW | RUNS, run_key="gradient_spikes")
-    yield Column(f"loss spikes{in_all_seeds}", losses, str, FEW | RUNS, run_key="loss_spikes")
+def _of_insertion(arm: Arm, index: int, write: Figure) -> str | None:
+    return write(_insertion(arm, index))

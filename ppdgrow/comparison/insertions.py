@@ -57,12 +57,9 @@ def _count(steps: IntArray | None, after: int, until: int) -> int | None:
 
 
 def find_spikes(metrics: Metrics, changes: Sequence[int]) -> SpikeSteps:
-    """All spikes of a run.
+    """All spikes of a run; `changes` are steps at which blocks came or went.
 
-    Args:
-        metrics: of the run.
-        changes: steps at which blocks came or went: after each, the new group is another one, and its norms
-            are compared with each other only.
+    After each of these the new group is another one, and its norms are compared with each other only.
     """
     return SpikeSteps(
         old=_spiking_steps(metrics.steps, metrics.grad_norm, gradient_thresholds, ()),

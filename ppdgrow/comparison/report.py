@@ -9,8 +9,7 @@ from dataclasses import replace
 from pathlib import Path
 from statistics import fmean
 
-from ppdgrow.comparison.column import Layout
-from ppdgrow.comparison.columns import arm_rows, columns
+from ppdgrow.comparison.columns import Layout, arm_rows, columns
 from ppdgrow.comparison.compare import HTML, Comparison
 from ppdgrow.comparison.criteria import ONE_SEED, loss_unit
 from ppdgrow.comparison.history import join_seeds
@@ -48,12 +47,9 @@ def write_files(comparison: Comparison, request: CompareRequest) -> Iterator[Pat
 
 
 def report_page(comparison: Comparison, picture: bytes | None, picture_file: str | None = None) -> Page:
-    """The page of a comparison.
+    """The page of a comparison that is not one of `accept`.
 
-    Args:
-        comparison: not one of `accept`.
-        picture: the curves as SVG, which HTML holds; None leaves them out of it.
-        picture_file: where Markdown finds the picture, relative to the page.
+    `picture` is the curves as SVG, which HTML holds (None: without them); Markdown finds `picture_file` beside itself.
     """
     arms, baseline = comparison.arms, comparison.baseline
 
