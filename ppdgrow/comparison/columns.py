@@ -260,8 +260,11 @@ def _to_equal_loss(axis: Axis) -> Column:
     return Column(f"{AXIS_TEXT[axis].name} to equal loss", cell, layouts=layouts)
 
 
-def _costs_to_equal_loss(arm: Arm) -> dict[str, Estimate | None] | None:
-    return None if arm.is_baseline else {axis: arm.cost_to_loss(axis) for axis in AXES}
+def _costs_to_equal_loss(arm: Arm) -> dict[str, dict[str, Any] | None] | None:
+    """As the JSON has them."""
+    ratios = [(axis, arm.cost_to_loss(axis)) for axis in AXES]
+    documents = {axis: None if ratio is None else ratio.document() for axis, ratio in ratios}
+    return None if arm.is_baseline else documents
 
 
 def _trials(baseline: Arm, in_all_seeds: str) -> Iterator[Column]:

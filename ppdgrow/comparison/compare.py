@@ -21,14 +21,7 @@ from ppdgrow.comparison.comparability import (
     warnings_of_trial,
     warnings_of_twin,
 )
-from ppdgrow.comparison.criteria import (
-    ONE_SEED,
-    Criterion,
-    Verdict,
-    rule_criteria,
-    success_criteria,
-    verdict_of,
-)
+from ppdgrow.comparison.criteria import ONE_SEED, Criterion, Verdict, rule_criteria, success_criteria, verdict_of
 from ppdgrow.comparison.document import arm_documents, run_documents
 from ppdgrow.comparison.evaluation import difference_to_twin, evaluate_on_test
 from ppdgrow.comparison.history import RunHistory, read_history

@@ -12,11 +12,7 @@ from itertools import takewhile
 
 from ppdgrow.comparison.columns import Layout, arm_rows, interval
 from ppdgrow.comparison.compare import Comparison
-from ppdgrow.comparison.criteria import (
-    NO_INSERTION_SPIKE,
-    ONE_SEED,
-    Criterion,
-)
+from ppdgrow.comparison.criteria import NO_INSERTION_SPIKE, ONE_SEED, Criterion
 from ppdgrow.comparison.insertion_columns import NOTHING, exact
 from ppdgrow.console import format_count, format_flops, format_seconds, table_columns
 from ppdgrow.console.page import Table
