@@ -260,7 +260,7 @@ def _to_equal_loss(axis: Axis) -> Column:
     return Column(f"{AXIS_TEXT[axis].name} to equal loss", cell, layouts=layouts)
 
 
-def _costs_to_equal_loss(arm: Arm) -> dict[str, dict[str, Any] | None] | None:
+def _costs_to_equal_loss(arm: Arm) -> dict[Axis, dict[str, Any] | None] | None:
     """As the JSON has them."""
     ratios = [(axis, arm.cost_to_loss(axis)) for axis in AXES]
     documents = {axis: None if ratio is None else ratio.document() for axis, ratio in ratios}
