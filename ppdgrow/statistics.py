@@ -39,7 +39,8 @@ class Estimate:
     def _half(self) -> float | None:
         if self.deviation is None:
             return None
-        return student_quantile(0.5 + CONFIDENCE / 2, self.number - 1) * self.deviation / math.sqrt(self.number)
+        quantile = student_quantile(0.5 + CONFIDENCE / 2, self.number - 1)
+        return quantile * self.deviation / math.sqrt(self.number)
 
     @property
     def low(self) -> float | None:
@@ -50,8 +51,13 @@ class Estimate:
         return None if self._half is None else self.mean + self._half
 
     def document(self) -> dict[str, Any]:
-        ends = {"low": self.low, "high": self.high}
-        return {"mean": self.mean, "sd": self.deviation, **ends, "values": list(self.values)}
+        return {
+            "mean": self.mean,
+            "sd": self.deviation,
+            "low": self.low,
+            "high": self.high,
+            "values": list(self.values),
+        }
 
 
 def estimate(values: Sequence[float | None]) -> Estimate | None:

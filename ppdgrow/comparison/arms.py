@@ -16,7 +16,7 @@ from ppdgrow.checkpoint import RunFolder
 from ppdgrow.checkpoint.lineage import by_hand
 from ppdgrow.comparison.comparability import recipe_differences
 from ppdgrow.comparison.history import DivergedRunError, RunHistory, join_seeds, read_history
-from ppdgrow.comparison.measures import Arm
+from ppdgrow.comparison.measures import ComparedArm
 from ppdgrow.config.schema import flatten
 from ppdgrow.errors import ConfigError, InvalidInputError
 
@@ -35,7 +35,7 @@ class _Given(NamedTuple):
     left_out: dict[str, str]
 
 
-def read_arms(paths: Sequence[Path]) -> tuple[list[Arm], list[str]]:
+def read_arms(paths: Sequence[Path]) -> tuple[list[ComparedArm], list[str]]:
     """The arms of these paths, in their order, not yet held against each other.
 
     A path may be a run, a checkpoint, or a folder whose subfolders are runs: these are one arm, by the word of the
@@ -62,10 +62,10 @@ def read_arms(paths: Sequence[Path]) -> tuple[list[Arm], list[str]]:
             runs = ", ".join(run for run, why in one.left_out.items() if why == reason)
             warnings.append(f"{name}: left out {runs}: {reason}" if one.is_folder else f"left out {runs}: {reason}")
         if one.is_folder and histories:
-            arms.append(Arm.of(name, _by_seed(histories, path), tuple(one.left_out)))
+            arms.append(ComparedArm.of(name, _by_seed(histories, path), tuple(one.left_out)))
             warnings += _warnings(arms[-1].histories)
         elif histories:
-            arms.append(Arm.of(histories[0].name, histories))
+            arms.append(ComparedArm.of(histories[0].name, histories))
     taken: set[str] = set()
     grouped = _grouped(arms, [not one.is_folder for one in given if one.histories])
     return [replace(arm, name=_unique_name(arm.name, taken)) for arm in grouped], warnings
@@ -116,10 +116,10 @@ def _by_seed(histories: Sequence[RunHistory], path: Path) -> list[RunHistory]:
     return ordered
 
 
-def _grouped(arms: Sequence[Arm], loose: Sequence[bool]) -> list[Arm]:
+def _grouped(arms: Sequence[ComparedArm], loose: Sequence[bool]) -> list[ComparedArm]:
     """Loose runs that agree in all but the seed, put together in the place of the first of them."""
     keys = [signature(arm.first.history) if free else None for arm, free in zip(arms, loose, strict=True)]
-    merged: list[Arm] = []
+    merged: list[ComparedArm] = []
     for arm, key in zip(arms, keys, strict=True):
         seeds = [other.first.history for other, its_key in zip(arms, keys, strict=True) if its_key == key]
         if key is None or len(seeds) < 2 or len({history.seeds for history in seeds}) < len(seeds):
@@ -128,7 +128,7 @@ def _grouped(arms: Sequence[Arm], loose: Sequence[bool]) -> list[Arm]:
             own = {history.name for history in seeds}
             others = [history for arm in arms for history in arm.histories if history.name not in own]
             ordered = sorted(seeds, key=lambda history: history.seeds)
-            merged.append(Arm.of(_common_name(ordered, others), ordered))
+            merged.append(ComparedArm.of(_common_name(ordered, others), ordered))
     return merged if len(merged) > 1 else list(arms)
 
 

@@ -17,7 +17,7 @@ from ppdgrow.comparison.curves import AXES, Axis, EqualPoint
 from ppdgrow.comparison.history import Budget, RunHistory, join_seeds
 from ppdgrow.comparison.insertion_columns import NOTHING, exact, insertion_figures, jump_of
 from ppdgrow.comparison.insertions import SpikeCounts
-from ppdgrow.comparison.measures import Arm, ComparedRun, several_seeds
+from ppdgrow.comparison.measures import ComparedArm, ComparedRun, several_seeds
 from ppdgrow.console import format_count, format_flops, format_seconds
 from ppdgrow.console.page import Table
 from ppdgrow.nn.cost import count_parameters, flops_per_token, half_steps
@@ -50,7 +50,7 @@ class Column:
     """
 
     name: str
-    value: Callable[[Arm], Any]
+    value: Callable[[ComparedArm], Any]
     show: Callable[[Any], str] = str
     layouts: Layout = Layout.NONE
     arm_key: str = ""
@@ -60,7 +60,7 @@ class Column:
         """The column, in no table unless the condition holds."""
         return self if condition else replace(self, layouts=Layout.NONE)
 
-    def cell(self, arm: Arm) -> str:
+    def cell(self, arm: ComparedArm) -> str:
         value = self.value(arm)
         return NOTHING if value is None else self.show(value)
 
@@ -80,7 +80,7 @@ AXIS_TEXT: dict[Axis, AxisText] = {
 }
 
 
-def columns(arms: Sequence[Arm], verdicts: Mapping[str, str] | None = None) -> list[Column]:
+def columns(arms: Sequence[ComparedArm], verdicts: Mapping[str, str] | None = None) -> list[Column]:
     """Every figure of an arm, those that say what it is first; of arms with the baseline first.
 
     `verdicts` are by name of the arm; None where nothing is judged, or a rule decides between the runs.
@@ -136,7 +136,7 @@ def columns(arms: Sequence[Arm], verdicts: Mapping[str, str] | None = None) -> l
     ]
 
 
-def arm_rows(arms: Sequence[Arm], shown: Sequence[Column], names: Sequence[str] | None = None) -> Table:
+def arm_rows(arms: Sequence[ComparedArm], shown: Sequence[Column], names: Sequence[str] | None = None) -> Table:
     named = zip(names or [arm.name for arm in arms], arms, strict=True)
     rows = tuple((name, *(column.cell(arm) for column in shown)) for name, arm in named)
     return Table(("arm", *(column.name for column in shown)), rows)
@@ -156,12 +156,12 @@ def _of_first(
     return Column(name, lambda arm: value(arm.first.history), show, layouts, run_key=key)
 
 
-def _seeds(arm: Arm) -> str:
+def _seeds(arm: ComparedArm) -> str:
     left_out = f" ({len(arm.left_out)} left out)" if arm.left_out else ""
     return (join_seeds(arm.histories) or NOTHING) + left_out
 
 
-def _layers(arm: Arm) -> str:
+def _layers(arm: ComparedArm) -> str:
     """The depth, `6 -> 12 at step 400` where it grew."""
     history = arm.first.history
     changes = [event for event in history.surgery if event.layers_after is not None]
@@ -188,7 +188,7 @@ def _mean(
 
 
 def _against_baseline(
-    what: str, value: Callable[[Arm], Estimate | None], digits: int, unit: str, layouts: Layout
+    what: str, value: Callable[[ComparedArm], Estimate | None], digits: int, unit: str, layouts: Layout
 ) -> Column:
     show = partial(with_interval, digits=digits, unit=unit)
     return Column(f"{what} against baseline", value, show, layouts, arm_key=f"{what}_difference")
@@ -207,7 +207,7 @@ def _test_accuracy(run: ComparedRun) -> float | None:
 def _at_equal(axis: Axis, *, terminal: bool) -> Column:
     """Loss at the largest cost that an arm and the baseline both reached, with its difference."""
 
-    def value(arm: Arm) -> list[EqualPoint] | None:
+    def value(arm: ComparedArm) -> list[EqualPoint] | None:
         points = [getattr(run.equal, axis, None) for run in arm.pairs]
         return [*filter(None, points)] if points and all(points) else None
 
@@ -223,7 +223,7 @@ def _at_equal(axis: Axis, *, terminal: bool) -> Column:
 # Costs.
 
 
-def _average(arm: Arm, axis: Axis) -> float:
+def _average(arm: ComparedArm, axis: Axis) -> float:
     """What its models cost themselves, mean over the seeds."""
     return fmean(getattr(history.state.ledger, axis) for history in arm.histories)
 
@@ -232,11 +232,11 @@ def _spent(axis: Axis) -> Iterator[Column]:
     """FLOPs or seconds of the models themselves, over those of the baseline; of a single run as such."""
     name, _, place = AXIS_TEXT[axis]
 
-    def ratio(arm: Arm) -> Estimate | None:
+    def ratio(arm: ComparedArm) -> Estimate | None:
         costs = [(getattr(h.state.ledger, axis) for h in (run.history, run.reference)) for run in arm.runs]
         return estimate([own / reference if reference else None for own, reference in costs])
 
-    def ratio_and_amount(arm: Arm) -> str:
+    def ratio_and_amount(arm: ComparedArm) -> str:
         found = ratio(arm)
         return f"{NOTHING if found is None else f'{found.mean:.2f}'} ({place(_average(arm, axis))})"
 
@@ -248,7 +248,7 @@ def _spent(axis: Axis) -> Iterator[Column]:
 def _to_equal_loss(axis: Axis) -> Column:
     """Cost to the baseline's final loss over the baseline's own, or how many seeds reached it."""
 
-    def cell(arm: Arm) -> str:
+    def cell(arm: ComparedArm) -> str:
         if arm.is_baseline or not arm.pairs or not arm.recorded(axis):
             return NOTHING
         ratio, reached = arm.cost_to_loss(axis), arm.reached(axis)
@@ -260,22 +260,22 @@ def _to_equal_loss(axis: Axis) -> Column:
     return Column(f"{AXIS_TEXT[axis].name} to equal loss", cell, layouts=layouts)
 
 
-def _costs_to_equal_loss(arm: Arm) -> dict[Axis, dict[str, Any] | None] | None:
+def _costs_to_equal_loss(arm: ComparedArm) -> dict[Axis, dict[str, Any] | None] | None:
     """As the JSON has them."""
     ratios = [(axis, arm.cost_to_loss(axis)) for axis in AXES]
     documents = {axis: None if ratio is None else ratio.document() for axis, ratio in ratios}
     return None if arm.is_baseline else documents
 
 
-def _trials(baseline: Arm, in_all_seeds: str) -> Iterator[Column]:
+def _trials(baseline: ComparedArm, in_all_seeds: str) -> Iterator[Column]:
     """What the trials of progressive runs cost beside the models, held against the baseline's own cost."""
 
-    def counts(arm: Arm) -> str | None:
+    def counts(arm: ComparedArm) -> str | None:
         kept = sum(history.trials_kept for history in arm.histories)
         rejected = sum(history.trials_rejected for history in arm.histories)
         return f"{kept} / {rejected}" if arm.has_trials else None
 
-    def cost(arm: Arm, axis: Axis) -> str | None:
+    def cost(arm: ComparedArm, axis: Axis) -> str | None:
         own = _average(baseline, axis)
         spent = fmean(getattr(history.state.ledger.trials, axis) for history in arm.histories)
         shown = f"{f'{spent / own:.2f}' if own else NOTHING} ({AXIS_TEXT[axis].place(spent)})"
@@ -292,7 +292,7 @@ def _trials(baseline: Arm, in_all_seeds: str) -> Iterator[Column]:
 # Spikes, in all seeds together.
 
 
-def _gradient_spikes(arm: Arm) -> SpikeCounts:
+def _gradient_spikes(arm: ComparedArm) -> SpikeCounts:
     """Of old and of new parameters."""
     counts = [run.gradient_spikes for run in arm.runs]
     old = [count.old for count in counts if count.old is not None]
@@ -305,7 +305,7 @@ def _old_and_new(spikes: SpikeCounts) -> str:
     return old if spikes.new is None else f"{old} / {spikes.new}"
 
 
-def _loss_spikes(arm: Arm) -> int:
+def _loss_spikes(arm: ComparedArm) -> int:
     return sum(run.loss_spikes for run in arm.runs)
 
 

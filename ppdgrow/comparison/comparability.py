@@ -7,7 +7,7 @@ from itertools import chain
 from typing import Any
 
 from ppdgrow.comparison.history import RunHistory, join_seeds
-from ppdgrow.comparison.measures import Arm, ComparedRun
+from ppdgrow.comparison.measures import ComparedArm, ComparedRun
 from ppdgrow.config.architecture import Architecture, TokenInput, VectorInput
 from ppdgrow.config.schema import flatten
 from ppdgrow.errors import ConfigError, InvalidInputError
@@ -64,7 +64,7 @@ def _short(value: Any) -> str:
     return f"{value[:12]}.." if isinstance(value, str) and len(value) == 64 else repr(value)
 
 
-def warnings_about(arms: Sequence[Arm]) -> list[str]:
+def warnings_about(arms: Sequence[ComparedArm]) -> list[str]:
     """What to know before the arms are believed, the baseline first: of runs, of pairs, of seeds without a partner.
 
     Each warning once, with all runs that it is about.
@@ -75,7 +75,7 @@ def warnings_about(arms: Sequence[Arm]) -> list[str]:
     return [f"{_together(runs, arms)}: {warning}" for warning, runs in about.items()]
 
 
-def _warnings(arms: Sequence[Arm]) -> Iterator[tuple[ComparedRun, str]]:
+def _warnings(arms: Sequence[ComparedArm]) -> Iterator[tuple[ComparedRun, str]]:
     """Each with the run that it is about."""
     baseline, *others = arms
     for arm in arms:
@@ -96,7 +96,7 @@ def _warnings(arms: Sequence[Arm]) -> Iterator[tuple[ComparedRun, str]]:
         yield from ((run, warning) for warning in of_arm for run in arm.runs)
 
 
-def _together(some: set[str], arms: Sequence[Arm]) -> str:
+def _together(some: set[str], arms: Sequence[ComparedArm]) -> str:
     """Runs as a person lists them: those of a whole arm by its name, and all of them as such."""
     whole = [arm.name for arm in arms if some.issuperset(run.name for run in arm.runs)]
     baseline, *others = (arm.name for arm in arms)

@@ -25,7 +25,7 @@ from ppdgrow.comparison.criteria import ONE_SEED, Criterion, Verdict, rule_crite
 from ppdgrow.comparison.document import arm_documents, run_documents
 from ppdgrow.comparison.evaluation import difference_to_twin, evaluate_on_test
 from ppdgrow.comparison.history import RunHistory, read_history
-from ppdgrow.comparison.measures import Arm, ComparedRun, several_seeds
+from ppdgrow.comparison.measures import ComparedArm, ComparedRun, several_seeds
 from ppdgrow.config.growth import TrialConfig
 from ppdgrow.config.requests import CompareRequest
 from ppdgrow.config.state import Cost
@@ -66,7 +66,7 @@ class Comparison:
     trial and twin cost since the parent (None: no twin, or not known).
     """
 
-    arms: tuple[Arm, ...]
+    arms: tuple[ComparedArm, ...]
     criteria: tuple[Criterion, ...]
     warnings: tuple[str, ...]
     notes: tuple[str, ...]
@@ -74,7 +74,7 @@ class Comparison:
     costs: Mapping[str, Cost | None] = field(default_factory=dict)
 
     @property
-    def baseline(self) -> Arm:
+    def baseline(self) -> ComparedArm:
         return self.arms[0]
 
     @property
@@ -88,7 +88,7 @@ class Comparison:
             return "accept" if self.decision.accepted else "reject"
         return verdict_of(self.criteria)
 
-    def verdict_on(self, arm: Arm) -> Verdict | None:
+    def verdict_on(self, arm: ComparedArm) -> Verdict | None:
         """The verdict on one arm by its own criteria; None for the baseline."""
         own = [criterion for criterion in self.criteria if criterion.run == arm.name]
         return None if arm.is_baseline else verdict_of(own)
@@ -175,7 +175,7 @@ def compare_runs(paths: Sequence[Path]) -> Comparison:
     return Comparison(compared, criteria, (*warnings, *warnings_about(compared)), _notes(compared))
 
 
-def _notes(arms: Sequence[Arm]) -> tuple[str, ...]:
+def _notes(arms: Sequence[ComparedArm]) -> tuple[str, ...]:
     figures = [run.equal for arm in arms for run in arm.runs if run.equal is not None]
     paired = any(len(arm.pairs) > 1 for arm in arms[1:])
     holds = {
@@ -222,7 +222,7 @@ def decide(request: CompareRequest, narrator: Narrator) -> Comparison:
     )
     notes = (decision.rules[0].caution, "" if difference is None else difference.scope, ONE_SEED)
     return Comparison(
-        arms=tuple(Arm(history.name, (ComparedRun(history, parent),)) for history in histories),
+        arms=tuple(ComparedArm(history.name, (ComparedRun(history, parent),)) for history in histories),
         criteria=tuple(rule_criteria(decision, parent, trial, twin)),
         warnings=tuple(warnings),
         notes=tuple(note for note in notes if note),

@@ -13,7 +13,7 @@ from typing import Any, Literal
 
 from ppdgrow.comparison.curves import Axis
 from ppdgrow.comparison.history import RunHistory
-from ppdgrow.comparison.measures import Arm
+from ppdgrow.comparison.measures import ComparedArm
 from ppdgrow.statistics import Estimate, estimate
 from ppdgrow.training.acceptance import Decision
 
@@ -70,7 +70,7 @@ def loss_unit(history: RunHistory) -> str:
     return units[history.architecture.task]
 
 
-def success_criteria(baseline: Arm, arm: Arm) -> tuple[Criterion, ...]:
+def success_criteria(baseline: ComparedArm, arm: ComparedArm) -> tuple[Criterion, ...]:
     """The criteria of one arm against the baseline.
 
     With several seeds an end of the 95 % interval of the paired differences decides, with one the figure itself.
@@ -100,7 +100,7 @@ def success_criteria(baseline: Arm, arm: Arm) -> tuple[Criterion, ...]:
     return (_no_insertion_spike(of_loss(NO_INSERTION_SPIKE, bound=INSERTION_BOUND, relation="<="), arm), *of_training)
 
 
-def _no_insertion_spike(criterion: Criterion, arm: Arm) -> Criterion:
+def _no_insertion_spike(criterion: Criterion, arm: ComparedArm) -> Criterion:
     """No insertion changed the validation loss, in either direction, in any seed."""
     insertions = [insertion for run in arm.runs for insertion in run.insertions]
     value = max((abs(insertion.jump) for insertion in insertions if insertion.jump is not None), default=None)
@@ -113,7 +113,7 @@ def _no_insertion_spike(criterion: Criterion, arm: Arm) -> Criterion:
     return replace(criterion, passed=passed, value=value, note=note, seeds=len(arm.runs))
 
 
-def _lower_loss(criterion: Criterion, baseline: Arm, arm: Arm) -> Criterion:
+def _lower_loss(criterion: Criterion, baseline: ComparedArm, arm: ComparedArm) -> Criterion:
     """The arm's validation loss is below the baseline's at the largest step that both evaluated."""
     points = [None if run.equal is None else run.equal.steps for run in arm.pairs]
     differences = estimate([None if point is None else point.difference for point in points])
@@ -132,7 +132,7 @@ def _lower_loss(criterion: Criterion, baseline: Arm, arm: Arm) -> Criterion:
     return criterion
 
 
-def _cost(criterion: Criterion, arm: Arm, axis: Axis) -> Criterion:
+def _cost(criterion: Criterion, arm: ComparedArm, axis: Axis) -> Criterion:
     """What the arm cost up to the baseline's final loss, over what the baseline did; mean over the seeds."""
     reached, of = arm.reached(axis), len(arm.pairs)
     criterion = _judged(criterion, arm.cost_to_loss(axis), "mean")

@@ -86,16 +86,18 @@ def shared_steps(baseline: RunHistory, other: RunHistory) -> int:
     return int(ours.steps[equal - 1]) if equal else 0
 
 
-def costed_points(history: RunHistory, axis: Axis) -> list[tuple[Evaluated, float]]:
-    """The evaluated points whose cost is known, with it.
-
-    Steps, FLOPs or seconds up to a point: of the model, its shallow phase, and its trials that were decided.
-    """
-    points = history.metrics.evaluations
+def cost_of(history: RunHistory, point: Evaluated, axis: Axis) -> float | None:
+    """Steps, FLOPs or seconds up to a point: of the model, its shallow phase, and its trials that were decided."""
     if axis == "steps":
-        return [(point, float(point.step)) for point in points]
-    costs = [(point, getattr(point, axis)) for point in points]
-    return [(point, own + history.beside(point.step, axis)) for point, own in costs if own is not None]
+        return float(point.step)
+    own: float | None = getattr(point, axis)
+    return None if own is None else own + history.beside(point.step, axis)
+
+
+def costed_points(history: RunHistory, axis: Axis) -> list[tuple[Evaluated, float]]:
+    """The evaluated points whose cost is known, with it."""
+    costs = ((point, cost_of(history, point, axis)) for point in history.metrics.evaluations)
+    return [(point, cost) for point, cost in costs if cost is not None]
 
 
 def cost_to_reach(history: RunHistory, loss: float, axis: Axis) -> float | None:

@@ -9,7 +9,7 @@ from pydantic_core import to_jsonable_python
 
 from ppdgrow.comparison.columns import Column, columns
 from ppdgrow.comparison.curves import AXES, EqualFigures, EqualPoint, bands
-from ppdgrow.comparison.measures import Arm, single_runs
+from ppdgrow.comparison.measures import ComparedArm, single_runs
 from ppdgrow.statistics import Estimate
 
 # The keys of an arm and of a run, as they are written.
@@ -26,7 +26,7 @@ RUN_KEYS = (
 )
 
 
-def arm_documents(arms: Sequence[Arm], verdicts: Mapping[str, str | None]) -> list[dict[str, Any]]:
+def arm_documents(arms: Sequence[ComparedArm], verdicts: Mapping[str, str | None]) -> list[dict[str, Any]]:
     """The entries of all arms, with what was judged of each."""
     curves = {axis: bands([arm.histories for arm in arms], axis) for axis in AXES}
     shown = [column for column in columns(arms) if column.arm_key]
@@ -46,14 +46,14 @@ def arm_documents(arms: Sequence[Arm], verdicts: Mapping[str, str | None]) -> li
     return documents
 
 
-def run_documents(arms: Sequence[Arm]) -> list[dict[str, Any]]:
+def run_documents(arms: Sequence[ComparedArm]) -> list[dict[str, Any]]:
     """The entries of all runs."""
     singles = [single for arm in arms for single in single_runs(arm)]
     shown = [column for column in columns(singles) if column.run_key]
     return [_run(single, shown) for single in singles]
 
 
-def _run(single: Arm, shown: Sequence[Column]) -> dict[str, Any]:
+def _run(single: ComparedArm, shown: Sequence[Column]) -> dict[str, Any]:
     """An arm of one run, so that an estimate is of one value."""
     run, history, equal = single.first, single.first.history, single.first.equal
     figures = {column.run_key: column.value(single) for column in shown}

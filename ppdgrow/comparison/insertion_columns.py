@@ -7,7 +7,7 @@ from functools import partial
 from statistics import fmean
 
 from ppdgrow.comparison.insertions import UPDATES_AFTER, Insertion
-from ppdgrow.comparison.measures import Arm
+from ppdgrow.comparison.measures import ComparedArm
 from ppdgrow.console.page import Table
 from ppdgrow.statistics import estimate
 
@@ -69,15 +69,15 @@ def _numbers(values: Iterable[int | None]) -> str:
     return ", ".join(f"{value:,}" for value in sorted({value for value in values if value is not None}))
 
 
-def _insertion(arm: Arm, index: int) -> list[Insertion]:
+def _insertion(arm: ComparedArm, index: int) -> list[Insertion]:
     return [run.insertions[index] for run in arm.runs if index < len(run.insertions)]
 
 
-def _most_insertions(arms: Sequence[Arm]) -> int:
+def _most_insertions(arms: Sequence[ComparedArm]) -> int:
     return max(len(run.insertions) for arm in arms for run in arm.runs)
 
 
-def insertion_rows(arms: Sequence[Arm]) -> Table:
+def insertion_rows(arms: Sequence[ComparedArm]) -> Table:
     """A row for each insertion of an arm, in all its seeds."""
     figures: dict[str, Figure] = {
         "step": lambda found: _numbers(i.step for i in found),
@@ -95,7 +95,7 @@ def insertion_rows(arms: Sequence[Arm]) -> Table:
     return Table(("arm", *figures), tuple(rows))
 
 
-def insertion_figures(arms: Sequence[Arm]) -> Iterator[tuple[str, Callable[[Arm], str | None]]]:
+def insertion_figures(arms: Sequence[ComparedArm]) -> Iterator[tuple[str, Callable[[ComparedArm], str | None]]]:
     """Three figures of an arm for each insertion, by name."""
     most = _most_insertions(arms)
     for index in range(most):
@@ -112,5 +112,5 @@ def insertion_figures(arms: Sequence[Arm]) -> Iterator[tuple[str, Callable[[Arm]
             yield name, partial(_of_insertion, index=index, write=write)
 
 
-def _of_insertion(arm: Arm, index: int, write: Figure) -> str | None:
+def _of_insertion(arm: ComparedArm, index: int, write: Figure) -> str | None:
     return write(_insertion(arm, index))

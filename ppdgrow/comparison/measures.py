@@ -72,7 +72,7 @@ class ComparedRun:
 
 
 @dataclass(frozen=True)
-class Arm:
+class ComparedArm:
     """Runs that differ in nothing but their seeds, by rising seed, with what they say together.
 
     A figure is None where a run lacks it, or for the baseline. `left_out` names runs of its folder that do not count.
@@ -83,11 +83,11 @@ class Arm:
     left_out: tuple[str, ...] = ()
 
     @classmethod
-    def of(cls, name: str, histories: Sequence[RunHistory], left_out: Sequence[str] = ()) -> Arm:
+    def of(cls, name: str, histories: Sequence[RunHistory], left_out: Sequence[str] = ()) -> ComparedArm:
         """An arm that is held against nothing, as the baseline is."""
         return cls(name, tuple(ComparedRun(history, history) for history in histories), tuple(left_out))
 
-    def against(self, baseline: Arm) -> Arm:
+    def against(self, baseline: ComparedArm) -> ComparedArm:
         """The arm with each of its runs held against the baseline's run of the same seed."""
         first = baseline.first.history
         references = {history.seeds: history for history in reversed(baseline.histories)}
@@ -144,10 +144,10 @@ class Arm:
         return sum(run.cost_to_loss(axis) is not None for run in self.pairs)
 
 
-def several_seeds(arms: Sequence[Arm]) -> bool:
+def several_seeds(arms: Sequence[ComparedArm]) -> bool:
     return any(len(arm.runs) > 1 for arm in arms)
 
 
-def single_runs(arm: Arm) -> list[Arm]:
+def single_runs(arm: ComparedArm) -> list[ComparedArm]:
     """Each run of an arm as an arm of its own."""
     return [replace(arm, runs=(run,), left_out=()) for run in arm.runs]

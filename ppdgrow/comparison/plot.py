@@ -15,7 +15,7 @@ from ppdgrow.comparison.columns import AXIS_TEXT, LOSS
 from ppdgrow.comparison.compare import Comparison
 from ppdgrow.comparison.criteria import loss_unit
 from ppdgrow.comparison.curves import AXES, Axis, Band, bands, costed_points, difference_band
-from ppdgrow.comparison.measures import Arm, several_seeds
+from ppdgrow.comparison.measures import ComparedArm, several_seeds
 from ppdgrow.console.picture import COLOURS, INK, new_figure, render
 
 if TYPE_CHECKING:
@@ -90,7 +90,7 @@ def _stroke(place: int) -> dict[str, Any]:
     return {"color": _colour(place), "linestyle": dash, "linewidth": 2.4 if place == 0 else 1.5}
 
 
-def _mark_insertions(axes: Axes, arm: Arm, place: int, axis: Axis) -> None:
+def _mark_insertions(axes: Axes, arm: ComparedArm, place: int, axis: Axis) -> None:
     """An open circle for each step at which seeds of an arm grew, at the mean of their losses before it."""
     marks: dict[int, list[tuple[float, float]]] = {}
     for run in arm.runs:
