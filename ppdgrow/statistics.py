@@ -17,10 +17,11 @@ class Estimate:
     """One figure of several runs, such as one per seed.
 
     The interval is Student's, at 95 %: it holds for independent values of a normal distribution. One value has
-    neither deviation nor interval.
+    neither deviation nor interval. Mean and interval of a `ratio` (above 0) are taken on its logarithm.
     """
 
     values: tuple[float, ...]
+    ratio: bool = False
 
     @property
     def number(self) -> int:
@@ -28,7 +29,19 @@ class Estimate:
 
     @cached_property
     def mean(self) -> float:
-        return fmean(self.values)
+        """Their mean; of ratios the geometric one."""
+        return self._back(self._centre)
+
+    @cached_property
+    def _linear(self) -> tuple[float, ...]:
+        return tuple(map(math.log, self.values)) if self.ratio else self.values
+
+    @cached_property
+    def _centre(self) -> float:
+        return fmean(self._linear)
+
+    def _back(self, value: float) -> float:
+        return math.exp(value) if self.ratio else value
 
     @cached_property
     def deviation(self) -> float | None:
@@ -37,18 +50,18 @@ class Estimate:
 
     @cached_property
     def _half(self) -> float | None:
-        if self.deviation is None:
+        if self.number < 2:
             return None
         quantile = student_quantile(0.5 + CONFIDENCE / 2, self.number - 1)
-        return quantile * self.deviation / math.sqrt(self.number)
+        return quantile * stdev(self._linear) / math.sqrt(self.number)
 
     @property
     def low(self) -> float | None:
-        return None if self._half is None else self.mean - self._half
+        return None if self._half is None else self._back(self._centre - self._half)
 
     @property
     def high(self) -> float | None:
-        return None if self._half is None else self.mean + self._half
+        return None if self._half is None else self._back(self._centre + self._half)
 
     def document(self) -> dict[str, Any]:
         return {
@@ -60,10 +73,10 @@ class Estimate:
         }
 
 
-def estimate(values: Sequence[float | None]) -> Estimate | None:
-    """The estimate of these values; None where there is none, or one is missing."""
-    known = [value for value in values if value is not None]
-    return Estimate(tuple(known)) if known and len(known) == len(values) else None
+def estimate(values: Sequence[float | None], *, ratio: bool = False) -> Estimate | None:
+    """The estimate of these values; None where there is none, or one is missing, or not above 0 in a `ratio`."""
+    known = [value for value in values if value is not None and (value > 0 or not ratio)]
+    return Estimate(tuple(known), ratio) if known and len(known) == len(values) else None
 
 
 def student_quantile(probability: float, freedom: int) -> float:

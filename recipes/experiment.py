@@ -16,6 +16,7 @@ from __future__ import annotations
 
 import argparse
 import fcntl
+import json
 import os
 import shlex
 import signal
@@ -49,6 +50,7 @@ class Size:
 SIZES = {
     "wikitext2-cpu": Size(steps=1500, at=400, equal_steps=1308, wider="--width 256 -o model.heads=8"),
     "wikitext2-gpu": Size(steps=10_000, at=2700, equal_steps=8866, wider="--width 1024 -o model.heads=16"),
+    "wikitext2-front": Size(steps=4000, at=2000, equal_steps=4000, wider=""),
     "cifar10-cpu": Size(steps=1500, at=400, equal_steps=1308, wider="--width 256 -o model.heads=8"),
     "cifar10-gpu": Size(steps=30_000, at=8100, equal_steps=25_963, wider="--width 768 -o model.heads=12"),
 }
@@ -64,6 +66,8 @@ class Arm:
         grow: options of `ppdgrow grow` between the two; None: not grown.
         at: share of the budget at which the shallow phase ends; None: `Size.at`.
         equal_steps: train for `Size.equal_steps`.
+        budget: TFLOP of training; instead of the steps of the size, as many as these pay.
+        growth: growths within the run, each the share of its steps at which it happens, and a growth entry's keys.
     """
 
     train: str = ""
@@ -71,6 +75,15 @@ class Arm:
     grow: str | None = None
     at: float | None = None
     equal_steps: bool = False
+    budget: float | None = None
+    growth: tuple[tuple[float, str], ...] = ()
+
+    def at_steps(self, steps: int) -> str:
+        """The options of its `ppdgrow train` for so many steps."""
+        entries = ", ".join(
+            f"{{at: {round(share * steps)}, {keys}, trial: {{rule: always, steps: 1}}}}" for share, keys in self.growth
+        )
+        return f"{self.train} -o 'growth=[{entries}]'" if entries else self.train
 
 
 def _grown(grow: str, *, at: float | None = None, train: str = "") -> Arm:
@@ -111,6 +124,62 @@ ARMS = {
 }
 
 
+# The second experiment: TFLOP of the budgets of `wikitext2-front`; 6.85 are 4,000 steps of 6 layers.
+SMALL, MEDIUM, LARGE = 3.42, 6.85, 12.9
+DEPTHS = (2, 3, 4, 6, 8, 12)
+COPIES = {
+    "attention": "pair: attention",
+    "attention-first": "pair: attention-first",
+    "scale-0.3": "pair: attention, scale: 0.3",
+    "scale-0.1": "pair: attention, scale: 0.1",
+    "moments-fresh": "pair: attention, moments: fresh",
+    "moments-copy": "pair: attention, moments: copy",
+    "zero": "method: zero",
+    "copy": "method: copy",
+    "fresh": "method: fresh",
+    "random": "pair: attention, source: random",
+}
+
+
+def _scratch(layers: int, budget: float, lr: float | None = None) -> str:
+    """Enter an arm that has all its layers from the start; returns its name."""
+    name = f"{layers}-layers-{budget:g}T" + ("" if lr is None else f"-lr-{lr:g}")
+    rate = "" if lr is None else f" -o train.lr={lr:g}"
+    ARMS[name] = Arm(f"--layers {layers}{rate}", budget=budget)
+    return name
+
+
+def _in_run(
+    start: int, stages: Sequence[tuple[float, int]], budget: float, operator: str = "attention", lr: float | None = None
+) -> str:
+    """Enter an arm that grows within its run, by stages of a share of the steps and a depth; returns its name."""
+    depths = [start, *(depth for _, depth in stages)]
+    growth = tuple(
+        (share, f"{COPIES[operator]}, pairs: {(after - before) // 2}")
+        for (share, after), before in zip(stages, depths, strict=False)
+    )
+    at = "-".join(f"{share:.0%}".removesuffix("%") for share, _ in stages)
+    name = f"{'-'.join(map(str, depths))}-at-{at}-{operator}-{budget:g}T" + ("" if lr is None else f"-lr-{lr:g}")
+    rate = "" if lr is None else f" -o train.lr={lr:g}"
+    ARMS[name] = Arm(f"--layers {start}{rate}", budget=budget, growth=growth)
+    return name
+
+
+RATES = {depth: (4e-3, 6e-3, 8e-3) if depth <= 4 else (3e-3, 4e-3, 6e-3) for depth in DEPTHS}
+RATE_ARMS = [_scratch(depth, SMALL, lr) for depth in DEPTHS for lr in RATES[depth]]
+SCHEDULE_ARMS = [
+    _scratch(3, SMALL),
+    *(_in_run(2, [(0.5, depth)], SMALL) for depth in (6, 8, 4, 12)),
+    *(_in_run(2, [(share, depth)], SMALL) for depth in (6, 8) for share in (0.7, 0.3)),
+    *(_in_run(1, [(share, depth)], SMALL) for share, depth in ((0.5, 5), (0.3, 5), (0.5, 3), (0.5, 7))),
+    *(_in_run(3, [(0.5, depth)], SMALL) for depth in (5, 7)),
+    _in_run(2, [(0.3, 4), (0.6, 6)], SMALL),
+    _in_run(2, [(0.4, 4), (0.7, 8)], SMALL),
+    _in_run(1, [(0.2, 3), (0.5, 5)], SMALL),
+    _in_run(2, [(0.25, 4), (0.5, 6), (0.75, 8)], SMALL),
+]
+
+
 @dataclass(frozen=True)
 class ArmSet:
     """Arms that answer one question, the first of them the baseline, and their seeds.
@@ -141,6 +210,8 @@ SETS = {
         seeds=(100,),
     ),
     "rates": ArmSet(("lr-2e-3", "lr-1e-3", "lr-4e-3", "lr-8e-3"), seeds=(100,)),
+    "front-rates": ArmSet(tuple(RATE_ARMS), seeds=(100,)),
+    "schedules": ArmSet(tuple(SCHEDULE_ARMS), seeds=(100,)),
 }
 
 
@@ -215,6 +286,9 @@ class Plan:
 
     def _commands(self, name: str, arm: Arm, seed: int) -> tuple[tuple[str, ...], ...]:
         options = arm.train.format(wider=self.size.wider)
+        if arm.budget is not None:
+            steps = round(arm.budget / self._tflop_per_step(arm))
+            return (self._train(name, seed, steps, arm.at_steps(steps), scratch=True),)
         if arm.shallow is None:
             steps = self.size.equal_steps if arm.equal_steps else self.size.steps
             return (self._train(name, seed, steps, options, scratch=True),)
@@ -227,6 +301,15 @@ class Plan:
         options = f"--horizon {self.size.steps} {options}"
         commands.append(self._train(name, seed, self.size.steps - at, options, parent=parent))
         return tuple(commands)
+
+    def _tflop_per_step(self, arm: Arm) -> float:
+        """TFLOP of a step, on average over the run, growths included; as `train --dry-run` says."""
+        steps = 10_000
+        options = shlex.split(arm.at_steps(steps))
+        command = ("train", "--recipe", str(self.recipe), *options, "--steps", str(steps), "--dry-run", "--json")
+        found = subprocess.run([sys.executable, "-m", "ppdgrow", *command], capture_output=True, text=True, check=True)
+        flops: float = json.loads(found.stdout)["flops"]
+        return flops / steps / 1e12
 
     def _train(
         self, name: str, seed: int, steps: int, options: str, *, scratch: bool = False, parent: str = ""

@@ -122,3 +122,22 @@ def test_runs_of_different_seeds_held_against_each_other_give_wider_intervals(se
     assert [one.mean for one in unpaired] == pytest.approx([one.mean for one in paired])
     widths = [np.median([width_of(one) for one in found]) for found in (paired, unpaired)]
     assert widths[1] > 5 * widths[0]
+
+
+def test_the_interval_of_a_ratio_is_that_of_its_logarithm() -> None:
+    values = (0.05, 0.4, 3.2)
+    logs = Estimate(tuple(math.log(value) for value in values))
+    found = estimate(values, ratio=True)
+    assert found is not None
+    assert (logs.low, logs.high) != (None, None)
+    assert found.mean == pytest.approx(0.4)
+    assert [found.low, found.high] == [pytest.approx(math.exp(logs.low or 0)), pytest.approx(math.exp(logs.high or 0))]
+    plain = Estimate(values)
+    assert plain.low is not None
+    assert found.low is not None
+    assert plain.low < 0 < found.low, "control: the interval of the values themselves goes below 0"
+
+
+def test_a_ratio_that_is_not_above_zero_has_no_estimate() -> None:
+    assert estimate((1.0, 0.0), ratio=True) is None
+    assert estimate((1.0, 0.0)) == Estimate((1.0, 0.0)), "control"

@@ -1,0 +1,165 @@
+"""Did growing pay: ungrown runs span a front of final loss over training FLOPs, and grown ones are held against it."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from statistics import fmean
+from typing import Literal
+
+import numpy as np
+
+from ppdgrow.comparison.curves import cost_of
+from ppdgrow.comparison.history import RunHistory
+from ppdgrow.comparison.measures import ComparedArm
+from ppdgrow.console import format_flops
+from ppdgrow.statistics import Estimate, estimate
+
+Pays = Literal["yes", "no", "not judged"]
+
+# The steps of a control of equal FLOPs are a whole number: costs this near to each other are one.
+SAME_COST = 0.01
+
+
+@dataclass(frozen=True)
+class Front:
+    """The lower convex hull of final losses (nats) over the logarithm of training FLOPs, as far as it falls.
+
+    It says what a budget buys without growing: between two runs by interpolation, and beyond the best of them that
+    one's loss, since a budget need not be spent. `points` are (FLOPs, loss), the loss falling; `largest` is the
+    largest budget that was tried.
+    """
+
+    points: tuple[tuple[float, float], ...]
+    largest: float
+
+    @classmethod
+    def of(cls, runs: Iterable[tuple[float, float]]) -> Front:
+        """The front of these (FLOPs, loss), of which there is at least one."""
+        best: dict[float, float] = {}
+        for flops, loss in runs:
+            best[flops] = min(loss, best.get(flops, math.inf))
+        hull: list[tuple[float, float]] = []
+        for point in sorted(best.items()):
+            while len(hull) > 1 and _above(hull[-1], hull[-2], point):
+                hull.pop()
+            hull.append(point)
+        lowest = min(range(len(hull)), key=lambda index: hull[index][1])
+        return cls(tuple(hull[: lowest + 1]), max(best))
+
+    @property
+    def smallest(self) -> float:
+        return self.points[0][0]
+
+    def loss_at(self, flops: float) -> float | None:
+        """The loss that so many FLOPs buy; None outside the budgets that were tried."""
+        if not self.smallest * (1 - SAME_COST) <= flops <= self.largest * (1 + SAME_COST):
+            return None
+        costs, losses = zip(*self.points, strict=True)
+        return float(np.interp(math.log(flops), np.log(costs), losses))
+
+    def flops_for(self, loss: float) -> float | None:
+        """The fewest FLOPs that buy a loss; None where it is above or below all losses of the front."""
+        costs, losses = zip(*self.points, strict=True)
+        if not losses[-1] <= loss <= losses[0]:
+            return None
+        return math.exp(float(np.interp(-loss, [-value for value in losses], np.log(costs))))
+
+
+def _above(middle: tuple[float, float], left: tuple[float, float], right: tuple[float, float]) -> bool:
+    """Whether a point lies on or above the line between two others, over the logarithm of the cost."""
+    share = math.log(middle[0] / left[0]) / math.log(right[0] / left[0])
+    return middle[1] >= left[1] + share * (right[1] - left[1])
+
+
+@dataclass(frozen=True)
+class PayOff:
+    """A grown arm against the front of ungrown runs of its seeds.
+
+    `front_loss` (nats) is what its FLOPs buy without growing, `difference` its own loss less that, `compute_gain` the
+    FLOPs for its loss without growing over its own: each None where it is not known, and `doubt` then says why.
+    `needs_control`: an ungrown run at its shallow depth, and of its cost, is missing.
+    """
+
+    front_loss: Estimate | None = None
+    difference: Estimate | None = None
+    compute_gain: Estimate | None = None
+    doubt: str = ""
+    needs_control: bool = False
+
+    @property
+    def pays(self) -> Pays:
+        """Whether its loss is below the front's: the whole 95 % interval, or with one seed the figure itself."""
+        if self.difference is None or self.doubt:
+            return "not judged"
+        worst = self.difference.mean if self.difference.high is None else self.difference.high
+        return "yes" if worst < 0 else "no"
+
+
+def pay_offs(arms: Sequence[ComparedArm]) -> dict[str, PayOff]:
+    """By name, each arm that was grown."""
+    ungrown = [history for arm in arms for history in arm.histories if is_ungrown(history)]
+    return {arm.name: _pay_off(arm, ungrown) for arm in arms if all(h.insertions for h in arm.histories)}
+
+
+def is_ungrown(history: RunHistory) -> bool:
+    """Whether a run shows what its FLOPs buy without growing: never changed, and at the end of its decay."""
+    return not history.surgery and history.decayed and history.cut_short is None
+
+
+def is_control(history: RunHistory, grown: RunHistory) -> bool:
+    """Whether an ungrown run has the depth that a grown one started from, and is otherwise of its make."""
+    own, other = history.architecture, grown.architecture
+    alike = (own.family, own.stream, own.width) == (other.family, other.stream, other.width)
+    return alike and own.num_layers == grown.insertions[0].layers_before
+
+
+def _pay_off(arm: ComparedArm, ungrown: Sequence[RunHistory]) -> PayOff:
+    unready = [history.name for history in arm.histories if not history.decayed or history.cut_short]
+    if unready:
+        return PayOff(doubt=f"the learning rate of {', '.join(unready)} is not at the end of its decay")
+    if not any(is_control(history, grown) for history in ungrown for grown in arm.histories):
+        return PayOff(doubt="there is no ungrown control", needs_control=True)
+    fronts = _fronts(arm, ungrown)
+    if not fronts:
+        return PayOff(doubt="no ungrown control has a seed in common", needs_control=True)
+    costs = [_cost(grown) for grown, _ in fronts]
+    bought = [front.loss_at(cost) for cost, (_, front) in zip(costs, fronts, strict=True)]
+    needed = [front.flops_for(grown.final.validation.loss) for grown, front in fronts]
+    gains = [None if flops is None else flops / cost for flops, cost in zip(needed, costs, strict=True)]
+    losses = zip((grown.final.validation.loss for grown, _ in fronts), bought, strict=True)
+    outside = [front for (_, front), loss in zip(fronts, bought, strict=True) if loss is None]
+    doubt = ""
+    if outside:
+        doubt = (
+            f"it took {format_flops(fmean(costs))}, outside what the ungrown runs took "
+            f"({format_flops(outside[0].smallest)} to {format_flops(outside[0].largest)})"
+        )
+    return PayOff(
+        front_loss=estimate(bought),
+        difference=estimate([None if front is None else own - front for own, front in losses]),
+        compute_gain=estimate(gains, ratio=True),
+        doubt=doubt,
+        needs_control=bool(outside),
+    )
+
+
+def _fronts(arm: ComparedArm, ungrown: Sequence[RunHistory]) -> list[tuple[RunHistory, Front]]:
+    """The runs of an arm that have a control of their seed, each with the front of the ungrown runs of that seed.
+
+    A single run whose seed no control has is held against the ungrown runs of all seeds.
+    """
+    found = []
+    for grown in arm.histories:
+        rivals = [history for history in ungrown if history.seeds == grown.seeds]
+        if len(arm.histories) == 1 and not any(is_control(history, grown) for history in rivals):
+            rivals = list(ungrown)
+        if any(is_control(history, grown) for history in rivals):
+            found.append((grown, Front.of((_cost(one), one.final.validation.loss) for one in rivals)))
+    return found
+
+
+def _cost(history: RunHistory) -> float:
+    """FLOPs of the run, its shallow phase and its trials included."""
+    return cost_of(history, history.final, "flops") or 0.0
