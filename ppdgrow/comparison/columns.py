@@ -7,28 +7,17 @@ A column is about an arm; a single run is an arm of one.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
+from enum import Flag, auto
 from functools import partial
 from statistics import fmean
 from typing import Any, NamedTuple
 
-from ppdgrow.comparison.column import (
-    FEW,
-    MANY,
-    NOTHING,
-    RUNS,
-    SIZE,
-    Column,
-    Layout,
-    exact,
-    interval,
-    with_deviation,
-    with_interval,
-)
 from ppdgrow.comparison.curves import AXES, Axis, EqualPoint
-from ppdgrow.comparison.history import Budget, join_seeds
-from ppdgrow.comparison.insertion_columns import insertions, jump_of, spikes
-from ppdgrow.comparison.measures import ComparedArm, ComparedRun
+from ppdgrow.comparison.history import Budget, RunHistory, join_seeds
+from ppdgrow.comparison.insertion_columns import NOTHING, exact, insertion_figures, jump_of
+from ppdgrow.comparison.insertions import SpikeCounts
+from ppdgrow.comparison.measures import ComparedArm, ComparedRun, several_seeds
 from ppdgrow.console import format_count, format_flops, format_seconds
 from ppdgrow.console.page import Table
 from ppdgrow.nn.cost import count_parameters, flops_per_token, half_steps
@@ -36,6 +25,44 @@ from ppdgrow.statistics import Estimate, estimate
 
 LOSS = "validation loss"
 COSTS: tuple[Budget, ...] = ("flops", "seconds")
+
+
+class Layout(Flag):
+    """The tables in which a column stands; NONE: in the JSON alone."""
+
+    NONE = 0
+    FEW = auto()  # few arms beside each other, on a terminal
+    MANY = auto()  # one row per arm, on a terminal and at the head of the page
+    COSTS = auto()  # tables of the page
+    EQUAL = auto()
+    SIZE = auto()
+    RUNS = auto()
+
+
+FEW, MANY, SIZE, RUNS = Layout.FEW, Layout.MANY, Layout.SIZE, Layout.RUNS
+
+
+@dataclass(frozen=True)
+class Column:
+    """A figure: its name, how to get it, how to show it, where it is shown, and its key in the JSON of arms and runs.
+
+    A value of None is shown as a dash.
+    """
+
+    name: str
+    value: Callable[[ComparedArm], Any]
+    show: Callable[[Any], str] = str
+    layouts: Layout = Layout.NONE
+    arm_key: str = ""
+    run_key: str = ""
+
+    def only(self, condition: bool) -> Column:
+        """The column, in no table unless the condition holds."""
+        return self if condition else replace(self, layouts=Layout.NONE)
+
+    def cell(self, arm: ComparedArm) -> str:
+        value = self.value(arm)
+        return NOTHING if value is None else self.show(value)
 
 
 class AxisText(NamedTuple):
@@ -53,61 +80,63 @@ AXIS_TEXT: dict[Axis, AxisText] = {
 }
 
 
-def columns(arms: Sequence[ComparedArm], verdicts: Mapping[str, str] | None = None) -> list[Column[ComparedArm]]:
-    """Every figure of an arm, those that say what it is first.
+def columns(arms: Sequence[ComparedArm], verdicts: Mapping[str, str] | None = None) -> list[Column]:
+    """Every figure of an arm, those that say what it is first; of arms with the baseline first.
 
-    Args:
-        arms: the baseline first.
-        verdicts: by name of the arm; None where nothing is judged, or a rule decides between the runs.
+    `verdicts` are by name of the arm; None where nothing is judged, or a rule decides between the runs.
     """
     runs = [run for arm in arms for run in arm.runs]
-    seeded = several_seeds(arms) or any(arm.left_out for arm in arms)
+    judged = verdicts or {}
+    seeded = FEW if several_seeds(arms) or any(arm.left_out for arm in arms) else Layout.NONE
     in_all_seeds = " in all seeds" if several_seeds(arms) else ""  # counts are sums, other figures are means
     tested = any(run.test is not None for run in runs)
     # Where all runs end at one step, their last losses are those at equal steps.
     apart = len({run.history.final.step for run in runs}) > 1
+    of_verdict = MANY | FEW if len(arms) > 2 else MANY
     return [
-        *([] if verdicts is None else [_verdict(arms, verdicts)]),
-        Column("seeds", _seeds, layouts=(FEW if seeded else Layout.NONE) | MANY | RUNS),
+        Column("verdict", lambda arm: judged[arm.name], layouts=of_verdict).only(bool(judged)),
+        Column("seeds", _seeds, layouts=seeded | MANY | RUNS),
         Column("layers", _layers, layouts=FEW | MANY | SIZE),
-        _of_first("stream", lambda run: run.history.architecture.stream),
-        _of_first("width", lambda run: run.history.architecture.width),
-        _of_first("parameters", _parameters, format_count, FEW | MANY | SIZE, "parameters"),
-        _of_first("FLOP per token", _flops_per_token, format_flops, FEW | SIZE, "flops_per_token"),
-        _of_first("half-steps", lambda run: half_steps(run.history.architecture), str, FEW | SIZE, "half_steps"),
-        _of_first("steps", lambda run: run.history.step, "{:,}".format, FEW | SIZE | RUNS, "steps"),
-        _of_first("training tokens", lambda run: run.history.state.ledger.tokens, format_count, SIZE, "tokens"),
+        _of_first("stream", lambda history: history.architecture.stream),
+        _of_first("width", lambda history: history.architecture.width),
+        _of_first(
+            "parameters", lambda h: count_parameters(h.architecture), format_count, FEW | MANY | SIZE, "parameters"
+        ),
+        _of_first(
+            "FLOP per token", lambda h: flops_per_token(h.architecture), format_flops, FEW | SIZE, "flops_per_token"
+        ),
+        _of_first("half-steps", lambda h: half_steps(h.architecture), str, FEW | SIZE, "half_steps"),
+        _of_first("steps", lambda history: history.step, "{:,}".format, FEW | SIZE | RUNS, "steps"),
+        _of_first("training tokens", lambda history: history.state.ledger.tokens, format_count, SIZE, "tokens"),
         _mean(LOSS, lambda run: run.validation.loss, 4, "", FEW | MANY | RUNS, "loss"),
         _against_baseline("loss", lambda arm: arm.loss_difference, 4, "", FEW | MANY | RUNS),
         _mean("accuracy", lambda run: 100.0 * run.validation.accuracy, 2, " %", FEW | MANY | RUNS, "accuracy"),
         _against_baseline("accuracy", lambda arm: arm.accuracy_difference, 2, " pt", FEW),
         *(_of_language(runs, name, digits) for name, digits in (("perplexity", 2), ("bits_per_byte", 4))),
         _mean("training loss", lambda run: run.history.state.train_loss, 4, "", RUNS, "train_loss", "train_loss"),
-        _mean("test loss", _test_loss, 4, "", FEW | MANY | RUNS, "test_loss").only(tested),
+        _mean("test loss", lambda run: getattr(run.test, "loss", None), 4, "", FEW | MANY | RUNS, "test_loss").only(
+            tested
+        ),
         _mean("test accuracy", _test_accuracy, 2, " %", FEW | RUNS, "test_accuracy").only(tested),
         *(_at_equal(axis, terminal=apart or axis != "steps") for axis in AXES),
         *(column for axis in COSTS for column in _spent(axis)),
         *(_to_equal_loss(axis).only(verdicts is not None) for axis in AXES),
         Column("", _costs_to_equal_loss, arm_key="cost_to_baseline_loss"),
-        *(_trials(arms, in_all_seeds) if any(run.has_trials for run in runs) else ()),
+        *(_trials(arms[0], in_all_seeds) if any(arm.has_trials for arm in arms) else ()),
         Column("insertion", lambda arm: jump_of([i for run in arm.runs for i in run.insertions]), exact, MANY),
-        *insertions(arms),
-        *spikes(in_all_seeds),
+        *(Column(name, figure, layouts=FEW) for name, figure in insertion_figures(arms)),
+        Column(
+            f"gradient spikes{in_all_seeds} (old / new)",
+            _gradient_spikes,
+            _old_and_new,
+            FEW | RUNS,
+            run_key="gradient_spikes",
+        ),
+        Column(f"loss spikes{in_all_seeds}", _loss_spikes, str, FEW | RUNS, run_key="loss_spikes"),
     ]
 
 
-def several_seeds(arms: Sequence[ComparedArm]) -> bool:
-    return any(len(arm.runs) > 1 for arm in arms)
-
-
-def single_runs(arm: ComparedArm) -> list[ComparedArm]:
-    """Each run of an arm as an arm of its own."""
-    return [replace(arm, runs=(run,), left_out=()) for run in arm.runs]
-
-
-def arm_rows(
-    arms: Sequence[ComparedArm], shown: Sequence[Column[ComparedArm]], names: Sequence[str] | None = None
-) -> Table:
+def arm_rows(arms: Sequence[ComparedArm], shown: Sequence[Column], names: Sequence[str] | None = None) -> Table:
     named = zip(names or [arm.name for arm in arms], arms, strict=True)
     rows = tuple((name, *(column.cell(arm) for column in shown)) for name, arm in named)
     return Table(("arm", *(column.name for column in shown)), rows)
@@ -118,25 +147,13 @@ def arm_rows(
 
 def _of_first(
     name: str,
-    value: Callable[[ComparedRun], Any],
+    value: Callable[[RunHistory], Any],
     show: Callable[[Any], str] = str,
     layouts: Layout = SIZE,
     key: str = "",
-) -> Column[ComparedArm]:
+) -> Column:
     """What does not depend on the seed."""
-    return Column(name, lambda arm: value(arm.first), show, layouts, run_key=key)
-
-
-def _parameters(run: ComparedRun) -> int:
-    return count_parameters(run.history.architecture)
-
-
-def _flops_per_token(run: ComparedRun) -> int:
-    return flops_per_token(run.history.architecture)
-
-
-def _verdict(arms: Sequence[ComparedArm], verdicts: Mapping[str, str]) -> Column[ComparedArm]:
-    return Column("verdict", lambda arm: verdicts[arm.name], layouts=(FEW if len(arms) > 2 else Layout.NONE) | MANY)
+    return Column(name, lambda arm: value(arm.first.history), show, layouts, run_key=key)
 
 
 def _seeds(arm: ComparedArm) -> str:
@@ -161,10 +178,10 @@ def _mean(
     value: Callable[[ComparedRun], float | None],
     digits: int,
     unit: str = "",
-    layouts: Layout = Layout.NONE,
+    layouts: Layout = RUNS,
     arm_key: str = "",
     run_key: str = "",
-) -> Column[ComparedArm]:
+) -> Column:
     """A figure of every run, with its deviation over the seeds."""
     show = partial(with_deviation, digits=digits, unit=unit)
     return Column(name, lambda arm: estimate([value(run) for run in arm.runs]), show, layouts, arm_key, run_key)
@@ -172,33 +189,27 @@ def _mean(
 
 def _against_baseline(
     what: str, value: Callable[[ComparedArm], Estimate | None], digits: int, unit: str, layouts: Layout
-) -> Column[ComparedArm]:
+) -> Column:
     show = partial(with_interval, digits=digits, unit=unit)
     return Column(f"{what} against baseline", value, show, layouts, arm_key=f"{what}_difference")
 
 
-def _of_language(runs: Sequence[ComparedRun], name: str, digits: int) -> Column[ComparedArm]:
+def _of_language(runs: Sequence[ComparedRun], name: str, digits: int) -> Column:
     """A figure that only language models have."""
     known = any(getattr(run.validation, name) is not None for run in runs)
-    column = _mean(name.replace("_", " "), lambda run: getattr(run.validation, name), digits, layouts=RUNS)
-    return column.only(known)
-
-
-def _test_loss(run: ComparedRun) -> float | None:
-    return None if run.test is None else run.test.loss
+    return _mean(name.replace("_", " "), lambda run: getattr(run.validation, name), digits).only(known)
 
 
 def _test_accuracy(run: ComparedRun) -> float | None:
     return None if run.test is None else 100.0 * run.test.accuracy
 
 
-def _at_equal(axis: Axis, *, terminal: bool) -> Column[ComparedArm]:
+def _at_equal(axis: Axis, *, terminal: bool) -> Column:
     """Loss at the largest cost that an arm and the baseline both reached, with its difference."""
 
     def value(arm: ComparedArm) -> list[EqualPoint] | None:
         points = [getattr(run.equal, axis, None) for run in arm.pairs]
-        known = [point for point in points if point is not None]
-        return known if known and len(known) == len(points) else None
+        return [*filter(None, points)] if points and all(points) else None
 
     def show(points: Sequence[EqualPoint]) -> str:
         loss, at = fmean(point.loss for point in points), fmean(point.at for point in points)
@@ -212,12 +223,14 @@ def _at_equal(axis: Axis, *, terminal: bool) -> Column[ComparedArm]:
 # Costs.
 
 
-def _spent(axis: Axis) -> Iterator[Column[ComparedArm]]:
+def _average(arm: ComparedArm, axis: Axis) -> float:
+    """What its models cost themselves, mean over the seeds."""
+    return fmean(getattr(history.state.ledger, axis) for history in arm.histories)
+
+
+def _spent(axis: Axis) -> Iterator[Column]:
     """FLOPs or seconds of the models themselves, over those of the baseline; of a single run as such."""
     name, _, place = AXIS_TEXT[axis]
-
-    def amount(arm: ComparedArm) -> float:
-        return fmean(getattr(history.state.ledger, axis) for history in arm.histories)
 
     def ratio(arm: ComparedArm) -> Estimate | None:
         costs = [(getattr(h.state.ledger, axis) for h in (run.history, run.reference)) for run in arm.runs]
@@ -225,14 +238,14 @@ def _spent(axis: Axis) -> Iterator[Column[ComparedArm]]:
 
     def ratio_and_amount(arm: ComparedArm) -> str:
         found = ratio(arm)
-        return f"{NOTHING if found is None else f'{found.mean:.2f}'} ({place(amount(arm))})"
+        return f"{NOTHING if found is None else f'{found.mean:.2f}'} ({place(_average(arm, axis))})"
 
     yield Column(name, ratio_and_amount, layouts=FEW | MANY)
-    yield Column(name, lambda arm: getattr(arm.first.history.state.ledger, axis), place, RUNS, run_key=axis)
+    yield _of_first(name, lambda history: getattr(history.state.ledger, axis), place, RUNS, axis)
     yield Column("", ratio, arm_key=f"{axis}_ratio", run_key=f"{axis}_ratio")
 
 
-def _to_equal_loss(axis: Axis) -> Column[ComparedArm]:
+def _to_equal_loss(axis: Axis) -> Column:
     """Cost to the baseline's final loss over the baseline's own, or how many seeds reached it."""
 
     def cell(arm: ComparedArm) -> str:
@@ -247,29 +260,69 @@ def _to_equal_loss(axis: Axis) -> Column[ComparedArm]:
     return Column(f"{AXIS_TEXT[axis].name} to equal loss", cell, layouts=layouts)
 
 
-def _costs_to_equal_loss(arm: ComparedArm) -> dict[str, Estimate | None] | None:
-    return None if arm.is_baseline else {axis: arm.cost_to_loss(axis) for axis in AXES}
+def _costs_to_equal_loss(arm: ComparedArm) -> dict[Axis, dict[str, Any] | None] | None:
+    """As the JSON has them."""
+    ratios = [(axis, arm.cost_to_loss(axis)) for axis in AXES]
+    documents = {axis: None if ratio is None else ratio.document() for axis, ratio in ratios}
+    return None if arm.is_baseline else documents
 
 
-def _trials(arms: Sequence[ComparedArm], in_all_seeds: str) -> Iterator[Column[ComparedArm]]:
+def _trials(baseline: ComparedArm, in_all_seeds: str) -> Iterator[Column]:
     """What the trials of progressive runs cost beside the models, held against the baseline's own cost."""
 
-    def counts(arm: ComparedArm) -> str:
+    def counts(arm: ComparedArm) -> str | None:
         kept = sum(history.trials_kept for history in arm.histories)
-        return f"{kept} / {sum(history.trials_rejected for history in arm.histories)}"
+        rejected = sum(history.trials_rejected for history in arm.histories)
+        return f"{kept} / {rejected}" if arm.has_trials else None
 
-    def cost(arm: ComparedArm, axis: Axis) -> str:
-        own = fmean(getattr(history.state.ledger, axis) for history in arms[0].histories)
+    def cost(arm: ComparedArm, axis: Axis) -> str | None:
+        own = _average(baseline, axis)
         spent = fmean(getattr(history.state.ledger.trials, axis) for history in arm.histories)
-        return f"{f'{spent / own:.2f}' if own else NOTHING} ({AXIS_TEXT[axis].place(spent)})"
+        shown = f"{f'{spent / own:.2f}' if own else NOTHING} ({AXIS_TEXT[axis].place(spent)})"
+        return shown if arm.has_trials else None
 
-    def where_tried(value: Callable[[ComparedArm], Any]) -> Callable[[ComparedArm], Any]:
-        return lambda arm: value(arm) if any(run.has_trials for run in arm.runs) else None
-
-    yield Column(f"trials{in_all_seeds} (kept / rejected)", where_tried(counts), layouts=FEW | RUNS)
+    yield Column(f"trials{in_all_seeds} (kept / rejected)", counts, layouts=FEW | RUNS)
     for axis in COSTS:
-        name, _, place = AXIS_TEXT[axis]
-        shown = FEW | MANY if axis == "flops" else FEW
-        yield Column(f"{name} of trials", where_tried(partial(cost, axis=axis)), layouts=shown)
-        spent = partial(lambda run, axis: getattr(run.history.state.ledger.trials, axis), axis=axis)
-        yield _of_first(f"{name} of trials", spent, place, RUNS)
+        name = f"{AXIS_TEXT[axis].name} of trials"
+        yield Column(name, partial(cost, axis=axis), layouts=FEW | MANY if axis == "flops" else FEW)
+        spent = partial(lambda history, axis: getattr(history.state.ledger.trials, axis), axis=axis)
+        yield _of_first(name, spent, AXIS_TEXT[axis].place, RUNS)
+
+
+# Spikes, in all seeds together.
+
+
+def _gradient_spikes(arm: ComparedArm) -> SpikeCounts:
+    """Of old and of new parameters."""
+    counts = [run.gradient_spikes for run in arm.runs]
+    old = [count.old for count in counts if count.old is not None]
+    new = [count.new for count in counts if count.new is not None]
+    return SpikeCounts(sum(old) if old else None, sum(new) if new else None)
+
+
+def _old_and_new(spikes: SpikeCounts) -> str:
+    old = NOTHING if spikes.old is None else str(spikes.old)
+    return old if spikes.new is None else f"{old} / {spikes.new}"
+
+
+def _loss_spikes(arm: ComparedArm) -> int:
+    return sum(run.loss_spikes for run in arm.runs)
+
+
+# How figures are written.
+
+
+def interval(low: float | None, high: float | None, digits: int, sign: str = "+") -> str:
+    """` [low, high]`, or nothing."""
+    return "" if low is None or high is None else f" [{low:{sign}.{digits}f}, {high:{sign}.{digits}f}]"
+
+
+def with_interval(difference: Estimate, digits: int, unit: str = "") -> str:
+    """The mean of a difference with its sign, and the 95 % interval where there are several values."""
+    return f"{difference.mean:+.{digits}f}{interval(difference.low, difference.high, digits)}{unit}"
+
+
+def with_deviation(found: Estimate, digits: int, unit: str = "") -> str:
+    """The mean, and the standard deviation where there are several values."""
+    deviation = "" if found.deviation is None else f" sd {found.deviation:.{digits}f}"
+    return f"{found.mean:.{digits}f}{deviation}{unit}"

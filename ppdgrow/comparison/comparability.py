@@ -1,11 +1,13 @@
-"""Which runs may be held against each other, and what to warning where they may."""
+"""Which runs may be held against each other, and what to warn of where they may."""
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Sequence
+from itertools import chain
 from typing import Any
 
 from ppdgrow.comparison.history import RunHistory, join_seeds
+from ppdgrow.comparison.measures import ComparedArm, ComparedRun
 from ppdgrow.config.architecture import Architecture, TokenInput, VectorInput
 from ppdgrow.config.schema import flatten
 from ppdgrow.errors import ConfigError, InvalidInputError
@@ -18,17 +20,10 @@ TWIN_FREE_PREFIX = "train.pair_"
 
 
 def refuse_incomparable(baseline: RunHistory, other: RunHistory) -> None:
-    """Both losses must be of the same examples, cut and coded in the same way.
-
-    Raises:
-        ConfigError: they are not; the message names every difference.
-    """
+    """Raise a ConfigError that names every difference unless both losses are of the same examples, coded alike."""
     ours, theirs = _identity(baseline), _identity(other)
-    differing = [
-        f"{key}: {_short(ours[key])} and {_short(theirs[key])}"
-        for key in ours
-        if key in theirs and ours[key] != theirs[key]
-    ]
+    both = [key for key in ours if key in theirs and ours[key] != theirs[key]]
+    differing = [f"{key}: {_short(ours[key])} and {_short(theirs[key])}" for key in both]
     one, two = baseline.state.data, other.state.data
     known = one.sha256.keys() & two.sha256.keys()
     if one.name != two.name and (not known or any(one.sha256[split] != two.sha256[split] for split in known)):
@@ -56,11 +51,10 @@ def _identity(history: RunHistory) -> dict[str, Any]:
     if isinstance(spec, TokenInput):
         identity["vocabulary size"] = spec.vocabulary_size
     elif isinstance(spec, VectorInput):
-        identity["features"] = spec.features
-        identity["classes"] = spec.num_classes
+        identity |= {"features": spec.features, "classes": spec.num_classes}
     else:
-        identity["image size"] = f"{spec.channels}x{spec.height}x{spec.width}"
-        identity["classes"] = spec.num_classes
+        size = f"{spec.channels}x{spec.height}x{spec.width}"
+        identity |= {"image size": size, "classes": spec.num_classes}
     if history.recipe is not None and history.architecture.task == "mlm":
         identity["data.mask_fraction"] = history.recipe.data.mask_fraction
     return identity
@@ -68,6 +62,50 @@ def _identity(history: RunHistory) -> dict[str, Any]:
 
 def _short(value: Any) -> str:
     return f"{value[:12]}.." if isinstance(value, str) and len(value) == 64 else repr(value)
+
+
+def warnings_about(arms: Sequence[ComparedArm]) -> list[str]:
+    """What to know before the arms are believed, the baseline first: of runs, of pairs, of seeds without a partner.
+
+    Each warning once, with all runs that it is about.
+    """
+    about: dict[str, set[str]] = {}
+    for run, warning in _warnings(arms):
+        about.setdefault(warning, set()).add(run.name)
+    return [f"{_together(runs, arms)}: {warning}" for warning, runs in about.items()]
+
+
+def _warnings(arms: Sequence[ComparedArm]) -> Iterator[tuple[ComparedRun, str]]:
+    """Each with the run that it is about."""
+    baseline, *others = arms
+    for arm in arms:
+        for run in arm.runs:
+            yield from ((run, warning) for warning in warnings_of(run.history))
+    for arm in others:
+        for run in arm.pairs:
+            yield from ((run, warning) for warning in warnings_between(run.reference, run.history, baseline.name))
+        of_arm = []
+        unpaired = join_seeds(run.history for run in arm.runs if not run.paired)
+        if unpaired:
+            lacks = f"{baseline.name} has no run with seed {unpaired}"
+            of_arm.append(f"{lacks}, which counts in means and not in paired differences")
+        ours = {history.seeds for history in arm.histories}
+        missing = join_seeds(history for history in baseline.histories if history.seeds not in ours)
+        if missing and max(len(arm.runs), len(baseline.runs)) > 1:
+            of_arm.append(f"no run with seed {missing} of {baseline.name}, so the means are over different seeds")
+        yield from ((run, warning) for warning in of_arm for run in arm.runs)
+
+
+def _together(some: set[str], arms: Sequence[ComparedArm]) -> str:
+    """Runs as a person lists them: those of a whole arm by its name, and all of them as such."""
+    whole = [arm.name for arm in arms if some.issuperset(run.name for run in arm.runs)]
+    baseline, *others = (arm.name for arm in arms)
+    if others and len(whole) == len(arms):
+        return "all runs"
+    if len(others) > 1 and whole == others and some.isdisjoint(run.name for run in arms[0].runs):
+        return f"all but {baseline}"
+    of_arm = [[arm.name] if arm.name in whole else [run.name for run in arm.runs if run.name in some] for arm in arms]
+    return ", ".join(chain.from_iterable(of_arm))
 
 
 def warnings_of(history: RunHistory) -> Iterator[str]:
@@ -83,8 +121,8 @@ def warnings_of(history: RunHistory) -> Iterator[str]:
     checkpoint = f"the checkpoint is at step {history.step:,}"
     if history.final.step < history.step:
         yield f"last evaluated at step {history.final.step:,}, {checkpoint}"
-    if int(history.metrics.steps[-1]) < history.step:
-        last = int(history.metrics.steps[-1])
+    last = int(history.metrics.steps[-1])
+    if last < history.step:
         yield f"the metrics end at step {last:,}, {checkpoint}: spikes in between are not counted"
     if history.recipe is None:
         yield "the recipe cannot be read: the batch size is not known"
@@ -98,43 +136,15 @@ def warnings_between(baseline: RunHistory, other: RunHistory, arm: str) -> Itera
     if baseline.seeds and other.seeds and baseline.seeds != other.seeds:
         yield f"another seed than that of {arm} ({join_seeds([other])}, not {join_seeds([baseline])})"
     if baseline.recipe is not None and other.recipe is not None:
-        ours_at_once, size = baseline.recipe.train.batch_size, other.recipe.train.batch_size
-        if ours_at_once != size:
-            yield (
-                f"another batch size than that of {arm} ({size}, not {ours_at_once}): equal steps are not equal data"
-            )
+        ours, theirs = baseline.recipe.train.batch_size, other.recipe.train.batch_size
+        if ours != theirs:
+            yield f"another batch size than that of {arm} ({theirs}, not {ours}): equal steps are not equal data"
 
 
 def environment_differences(one: RunHistory, other: RunHistory) -> list[tuple[str, Any, Any]]:
     """What differs of machine and versions, with both values."""
     ours, theirs = one.state.environment.model_dump(), other.state.environment.model_dump()
     return [(key, ours[key], theirs[key]) for key in ENVIRONMENT if ours[key] != theirs[key]]
-
-
-def group_warnings(warnings: Iterable[tuple[str, str]], arms: Mapping[str, Sequence[str]]) -> list[str]:
-    """Each warning once, with all runs that it is about, in the order of the first ones.
-
-    Args:
-        warnings: names of runs, each with a warning.
-        arms: names of all runs by arm, the baseline first.
-    """
-    about: dict[str, set[str]] = {}
-    for run, warning in warnings:
-        about.setdefault(warning, set()).add(run)
-    return [f"{_together(runs, arms)}: {warning}" for warning, runs in about.items()]
-
-
-def _together(some: set[str], arms: Mapping[str, Sequence[str]]) -> str:
-    """Runs as a person lists them: those of a whole arm by its name, and all of them as such."""
-    whole = [name for name, runs in arms.items() if some.issuperset(runs)]
-    baseline, *others = arms
-    if len(arms) > 1 and len(whole) == len(arms):
-        return "all runs"
-    if len(others) > 1 and whole == others and some.isdisjoint(arms[baseline]):
-        return f"all but {baseline}"
-    return ", ".join(
-        name for arm, runs in arms.items() for name in ([arm] if arm in whole else [run for run in runs if run in some])
-    )
 
 
 def recipe_differences(one: RunHistory, other: RunHistory, free: Collection[str]) -> list[tuple[str, Any, Any]]:
@@ -145,27 +155,18 @@ def recipe_differences(one: RunHistory, other: RunHistory, free: Collection[str]
     return [(key, ours[key], theirs[key]) for key in ours if key not in free and ours[key] != theirs[key]]
 
 
-def check_evaluated(histories: Sequence[RunHistory]) -> None:
-    """A decision needs the losses of the very checkpoints that it is about.
-
-    Raises:
-        InvalidInputError: a checkpoint was not evaluated at its own step.
-    """
-    for history in histories:
-        if history.final.step != history.step:
-            raise InvalidInputError(
-                f"{str(history.checkpoint)!r} is at step {history.step}, but was last evaluated at step "
-                f"{history.final.step}, and a decision needs its own loss: "
-                + ("finish the run with ppdgrow train" if history.diverged is None else f"the run {history.cut_short}")
-            )
+def check_evaluated(history: RunHistory) -> None:
+    """Raise an InvalidInputError unless the checkpoint was evaluated at its own step, which a decision needs."""
+    if history.final.step != history.step:
+        raise InvalidInputError(
+            f"{str(history.checkpoint)!r} is at step {history.step}, but was last evaluated at step "
+            f"{history.final.step}, and a decision needs its own loss: "
+            + ("finish the run with ppdgrow train" if history.diverged is None else f"the run {history.cut_short}")
+        )
 
 
 def check_trial(parent: RunHistory, trial: RunHistory) -> None:
-    """There is something to decide: the trial has new blocks, and was trained with them.
-
-    Raises:
-        ConfigError: it has none, or was not.
-    """
+    """Raise a ConfigError unless the trial has new blocks, and was trained with them."""
     ours, theirs = ({block.id for block in history.architecture.blocks} for history in (parent, trial))
     if theirs <= ours:
         raise ConfigError(
@@ -179,18 +180,8 @@ def check_trial(parent: RunHistory, trial: RunHistory) -> None:
         )
 
 
-def warnings_of_trial(parent: RunHistory, trial: RunHistory) -> Iterator[str]:
-    """What to know before a decision on the trial is believed."""
-    if not trial.descends_from(parent):
-        yield f"the lineage of {trial.name} does not show that it descends from this checkpoint of {parent.name}"
-
-
 def check_twin(parent: RunHistory, trial: RunHistory, twin: RunHistory) -> None:
-    """The twin is the model of the parent, trained as long as the trial.
-
-    Raises:
-        ConfigError: it is another model, or at another step.
-    """
+    """Raise a ConfigError unless the twin is the model of the parent, trained as long as the trial."""
     found, expected = _shape(twin.architecture), _shape(parent.architecture)
     if found["blocks"] != expected["blocks"]:
         raise ConfigError(
@@ -216,15 +207,22 @@ def _shape(architecture: Architecture) -> dict[str, Any]:
     return values | {"blocks": ", ".join(block.id for block in architecture.blocks)}
 
 
+def warnings_of_trial(parent: RunHistory, trial: RunHistory) -> Iterator[str]:
+    """What to know before a decision on the trial is believed."""
+    yield from (f"{trial.name}: {warning}" for warning in warnings_between(parent, trial, parent.name))
+    yield from _warn_of_descent(parent, trial)
+
+
+def _warn_of_descent(parent: RunHistory, child: RunHistory) -> Iterator[str]:
+    if not child.descends_from(parent):
+        yield f"the lineage of {child.name} does not show that it descends from this checkpoint of {parent.name}"
+
+
 def warnings_of_twin(parent: RunHistory, trial: RunHistory, twin: RunHistory) -> Iterator[str]:
     """What to know before the twin rule is believed."""
-    if not twin.descends_from(parent):
-        yield f"the lineage of {twin.name} does not show that it descends from this checkpoint of {parent.name}"
-    differing = [
-        f"{key}: {ours} and {theirs}"
-        for key, ours, theirs in recipe_differences(trial, twin, TWIN_FREE)
-        if not key.startswith(TWIN_FREE_PREFIX)
-    ]
+    yield from _warn_of_descent(parent, twin)
+    recipe = recipe_differences(trial, twin, TWIN_FREE)
+    differing = [f"{key}: {one} and {two}" for key, one, two in recipe if not key.startswith(TWIN_FREE_PREFIX)]
     if differing:
         yield (
             f"{trial.name} and its twin {twin.name} were not trained alike ({'; '.join(differing)}): their "

@@ -5,46 +5,34 @@ Or with `accept` whether a trial is kept, by the parent rule or the twin rule. N
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
-from ppdgrow.comparison.arms import read_arms
-from ppdgrow.comparison.column import Column, Layout
-from ppdgrow.comparison.columns import columns, several_seeds
+from ppdgrow.comparison.arms import name_histories, read_arms
+from ppdgrow.comparison.columns import Column, Layout, columns
 from ppdgrow.comparison.comparability import (
     check_evaluated,
     check_trial,
     check_twin,
-    group_warnings,
     refuse_incomparable,
-    warnings_between,
-    warnings_of,
+    warnings_about,
     warnings_of_trial,
     warnings_of_twin,
 )
-from ppdgrow.comparison.criteria import (
-    ONE_SEED,
-    Criterion,
-    Verdict,
-    parent_rule,
-    success_criteria,
-    twin_rule,
-    verdict_of,
-)
+from ppdgrow.comparison.criteria import ONE_SEED, Criterion, Verdict, rule_criteria, success_criteria, verdict_of
 from ppdgrow.comparison.document import arm_documents, run_documents
 from ppdgrow.comparison.evaluation import difference_to_twin, evaluate_on_test
-from ppdgrow.comparison.history import RunHistory, join_seeds, name_histories
-from ppdgrow.comparison.measures import ComparedArm, ComparedRun, compared_arms, compared_run
-from ppdgrow.comparison.reading import read_history
+from ppdgrow.comparison.history import RunHistory, read_history
+from ppdgrow.comparison.measures import ComparedArm, ComparedRun, several_seeds
 from ppdgrow.config.growth import TrialConfig
 from ppdgrow.config.requests import CompareRequest
 from ppdgrow.config.state import Cost
 from ppdgrow.console import Narrator
 from ppdgrow.console.picture import SUFFIXES, check_file, check_matplotlib
 from ppdgrow.errors import ConfigError, InvalidInputError
-from ppdgrow.training.acceptance import PARENT_RULE_NOTE, Decision
+from ppdgrow.training.acceptance import Decision
 
 HTML = ".html"
 PAGES = (HTML, ".md")
@@ -87,7 +75,6 @@ class Comparison:
 
     @property
     def baseline(self) -> ComparedArm:
-        """The arm that the others are held against; with `accept` the parent."""
         return self.arms[0]
 
     @property
@@ -106,7 +93,7 @@ class Comparison:
         own = [criterion for criterion in self.criteria if criterion.run == arm.name]
         return None if arm.is_baseline else verdict_of(own)
 
-    def columns(self, layout: Layout) -> list[Column[ComparedArm]]:
+    def columns(self, layout: Layout) -> list[Column]:
         verdicts = {arm.name: self.verdict_on(arm) or "baseline" for arm in self.arms}
         found = columns(self.arms, verdicts if self.decision is None else None)
         return [column for column in found if column.layouts & layout]
@@ -135,9 +122,8 @@ def compare(request: CompareRequest, narrator: Narrator) -> Comparison:
 
     Raises:
         ConfigError: runs that are not comparable, a twin that is none, or files that could not be written.
-        InvalidInputError: a path is no run, its files are broken, or it was never evaluated.
         StorageError: an output file could not be written.
-        DivergedError: a loss that is evaluated is not finite.
+        InvalidInputError, DivergedError: as `compare_runs` and `decide`.
     """
     if request.accept:
         return decide(request, narrator)
@@ -146,10 +132,8 @@ def compare(request: CompareRequest, narrator: Narrator) -> Comparison:
     if not request.test:
         return comparison
     figures, warnings = evaluate_on_test([run.history for run in comparison.runs], request, narrator)
-    tested = iter(figures)
-    arms = tuple(
-        replace(arm, runs=tuple(replace(run, test=next(tested)) for run in arm.runs)) for arm in comparison.arms
-    )
+    tested = iter(replace(run, test=test) for run, test in zip(comparison.runs, figures, strict=True))
+    arms = tuple(replace(arm, runs=tuple(next(tested) for _ in arm.runs)) for arm in comparison.arms)
     return replace(comparison, arms=arms, warnings=(*comparison.warnings, *warnings))
 
 
@@ -168,10 +152,7 @@ def _check_files(request: CompareRequest) -> None:
 
 
 def compare_runs(paths: Sequence[Path]) -> Comparison:
-    """Hold every arm against the first one.
-
-    Args:
-        paths: run folders, checkpoints in them, or folders of runs; the baseline first.
+    """Hold every arm against the first one: of run folders, checkpoints in them, or folders of runs.
 
     Raises:
         ConfigError: too few paths, or runs whose losses are not comparable.
@@ -188,44 +169,23 @@ def compare_runs(paths: Sequence[Path]) -> Comparison:
     first, *others = (history for arm in arms for history in arm.histories)
     for other in others:
         refuse_incomparable(first, other)
-    compared = compared_arms(arms)
-    criteria = tuple(criterion for arm in compared[1:] for criterion in success_criteria(compared[0], arm))
-    grouped = group_warnings(_warnings(compared), {arm.name: [run.name for run in arm.runs] for arm in compared})
-    return Comparison(compared, criteria, (*warnings, *grouped), _notes(compared))
-
-
-def _warnings(arms: Sequence[ComparedArm]) -> Iterator[tuple[str, str]]:
-    """What to know before the arms are believed: of each run, of each pair, and of seeds without a partner.
-
-    Each with the name of the run that it is about.
-    """
-    baseline = arms[0].name
-    for arm in arms:
-        for run in arm.runs:
-            for warning in warnings_of(run.history):
-                yield run.name, warning
-    for arm in arms[1:]:
-        for run in arm.pairs:
-            for warning in warnings_between(run.reference, run.history, baseline):
-                yield run.name, warning
-        unpaired = join_seeds(run.history for run in arm.runs if not run.paired)
-        if unpaired:
-            warning = f"{baseline} has no run with seed {unpaired}, which counts in means and not in paired differences"
-            yield from ((run.name, warning) for run in arm.runs)
-        ours = {history.seeds for history in arm.histories}
-        missing = join_seeds(history for history in arms[0].histories if history.seeds not in ours)
-        if missing and max(len(arm.runs), len(arms[0].runs)) > 1:
-            warning = f"no run with seed {missing} of {baseline}, so the means are over different seeds"
-            yield from ((run.name, warning) for run in arm.runs)
+    baseline = arms[0]
+    compared = (baseline, *(arm.against(baseline) for arm in arms[1:]))
+    criteria = tuple(criterion for arm in compared[1:] for criterion in success_criteria(baseline, arm))
+    return Comparison(compared, criteria, (*warnings, *warnings_about(compared)), _notes(compared))
 
 
 def _notes(arms: Sequence[ComparedArm]) -> tuple[str, ...]:
-    runs = [run for arm in arms for run in arm.runs]
-    budgets = any(run.equal is not None and (run.equal.flops or run.equal.seconds) for run in runs)
-    trials = any(run.has_trials for run in runs)
+    figures = [run.equal for arm in arms for run in arm.runs if run.equal is not None]
     paired = any(len(arm.pairs) > 1 for arm in arms[1:])
-    seeds = (INTERVAL_NOTE, COMPARABLE_NOTE) if paired else () if several_seeds(arms) else (ONE_SEED,)
-    return (*seeds, *((EQUAL_BUDGET_NOTE,) if budgets else ()), *((TRIALS_NOTE,) if trials else ()))
+    holds = {
+        INTERVAL_NOTE: paired,
+        COMPARABLE_NOTE: paired,
+        ONE_SEED: not several_seeds(arms),
+        EQUAL_BUDGET_NOTE: any(equal.flops or equal.seconds for equal in figures),
+        TRIALS_NOTE: any(arm.has_trials for arm in arms),
+    }
+    return tuple(note for note, true in holds.items() if true)
 
 
 def decide(request: CompareRequest, narrator: Narrator) -> Comparison:
@@ -236,23 +196,21 @@ def decide(request: CompareRequest, narrator: Narrator) -> Comparison:
         InvalidInputError: a path is no run, its files are broken, or it was not evaluated at its step.
         DivergedError: the loss of trial or twin is not finite.
     """
-    paths = [*request.paths, *([] if request.twin is None else [request.twin])]
-    histories = name_histories([read_history(path) for path in paths])
+    given = [*request.paths, *([] if request.twin is None else [request.twin])]
+    histories = name_histories([read_history(path) for path in given])
     parent, trial = histories[:2]
     twin = None if request.twin is None else histories[2]
     for other in histories[1:]:
         refuse_incomparable(parent, other)
-    check_evaluated(histories)
+    for history in histories:
+        check_evaluated(history)
     check_trial(parent, trial)
-    between = [(trial.name, warning) for warning in warnings_between(parent, trial, parent.name)]
-    warnings = group_warnings(between, {history.name: [history.name] for history in histories})
-    warnings += warnings_of_trial(parent, trial)
+    warnings = [*warnings_of_trial(parent, trial)]
     difference = None
     if twin is not None:
         check_twin(parent, trial, twin)
-        warnings += warnings_of_twin(parent, trial, twin)
         difference, changed = difference_to_twin(trial, twin, request, narrator)
-        warnings += changed
+        warnings += [*warnings_of_twin(parent, trial, twin), *changed]
     defaults = TrialConfig()
     decision = Decision(
         rule=request.rule or ("parent" if twin is None else "twin"),
@@ -262,19 +220,12 @@ def decide(request: CompareRequest, narrator: Narrator) -> Comparison:
         twin=difference,
         margin=defaults.margin if request.margin is None else float(request.margin),
     )
-    criteria = [parent_rule(parent, trial, decision)]
-    if twin is not None:
-        criteria.insert(0 if decision.rule == "twin" else 1, twin_rule(trial, twin, decision))
-    # Of the parent rule also where a twin stands beside it and does not decide.
-    notes = [*([PARENT_RULE_NOTE] if decision.rule == "parent" else []), decision.caution(), ONE_SEED]
+    notes = (decision.rules[0].caution, "" if difference is None else difference.scope, ONE_SEED)
     return Comparison(
-        arms=tuple(
-            ComparedArm(history.name, (compared_run(history, parent),), is_baseline=history is parent)
-            for history in histories
-        ),
-        criteria=tuple(criteria),
+        arms=tuple(ComparedArm(history.name, (ComparedRun(history, parent),)) for history in histories),
+        criteria=tuple(rule_criteria(decision, parent, trial, twin)),
         warnings=tuple(warnings),
-        notes=tuple(dict.fromkeys(notes)),
+        notes=tuple(note for note in notes if note),
         decision=decision,
         costs={"trial": _cost(parent, trial), "twin": None if twin is None else _cost(parent, twin)},
     )

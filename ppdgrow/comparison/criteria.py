@@ -6,10 +6,10 @@ A criterion that cannot be judged has `passed` None and a note that says why; it
 from __future__ import annotations
 
 import operator
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
-from typing import Literal
+from typing import Any, Literal
 
 from ppdgrow.comparison.curves import Axis
 from ppdgrow.comparison.history import RunHistory
@@ -32,8 +32,6 @@ COMPARABLE_LOSS = "comparable final loss"
 COMPARABLE_ACCURACY = "comparable final accuracy"
 CHEAPER_FLOPS = "FLOPs to equal loss"
 CHEAPER_SECONDS = "wall-clock to equal loss"
-PARENT_RULE = "parent rule"
-TWIN_RULE = "twin rule"
 
 ONE_SEED = "one seed: no interval"
 NOT_DECIDING = "does not decide"
@@ -68,9 +66,8 @@ class Criterion:
 
 def loss_unit(history: RunHistory) -> str:
     """What a loss of the run is measured in."""
-    return {"lm": "nats per token", "mlm": "nats per masked token", "classify": "nats per image"}[
-        history.architecture.task
-    ]
+    units = {"lm": "nats per token", "mlm": "nats per masked token", "classify": "nats per image"}
+    return units[history.architecture.task]
 
 
 def success_criteria(baseline: ComparedArm, arm: ComparedArm) -> tuple[Criterion, ...]:
@@ -80,61 +77,65 @@ def success_criteria(baseline: ComparedArm, arm: ComparedArm) -> tuple[Criterion
     Equal steps are the last step at which both were evaluated. The cost to equal loss is that until the validation loss
     first fell to the baseline's final loss, interpolated between evaluations, over the same cost of the baseline.
     """
-    unit, ends, several = loss_unit(arm.first.history), _ends(baseline, arm), len(arm.pairs) > 1
-    judge = partial(_judged, baseline, arm)
+    new = partial(Criterion, run=arm.name, against=baseline.name, passed=None, value=None, seeds=0)
+    of_loss = partial(new, unit=loss_unit(arm.first.history))
+    several = len(arm.pairs) > 1
+    steps = [one.first.history.final.step for one in (arm, baseline)]
+    ends = "" if steps[0] == steps[1] else f"at step {steps[0]:,} against step {steps[1]:,}"
     # With several seeds: not below the baseline's beyond the interval. With one: at most half a point below.
-    accuracy = partial(judge, COMPARABLE_ACCURACY, arm.accuracy_difference, unit="pt", notes=ends)
+    held: dict[str, Any] = {"bound": 0.0, "relation": ">="} if several else {"bound": ACCURACY_BOUND, "relation": ">"}
+    accuracy = new(COMPARABLE_ACCURACY, unit="pt", note=ends, **held)
+    loss = of_loss(COMPARABLE_LOSS, bound=LOSS_BOUND, relation="<=", note=ends)
     of_training = [
-        _lower_loss(baseline, arm),
-        *([judge(COMPARABLE_LOSS, arm.loss_difference, LOSS_BOUND, "<=", "low", unit, ends)] if several else []),
-        accuracy(0.0, ">=", "high") if several else accuracy(ACCURACY_BOUND, ">", "mean"),
-        _cost(baseline, arm, "flops", CHEAPER_FLOPS),
-        _cost(baseline, arm, "seconds", CHEAPER_SECONDS),
+        _lower_loss(of_loss(LOWER_LOSS, bound=LOSS_BOUND, relation="<"), baseline, arm),
+        *([_judged(loss, arm.loss_difference, "low")] if several else []),
+        _judged(accuracy, arm.accuracy_difference, "high" if several else "mean"),
+        _cost(new(CHEAPER_FLOPS, bound=COST_BOUND, relation="<=", unit="ratio"), arm, "flops"),
+        _cost(new(CHEAPER_SECONDS, bound=COST_BOUND, relation="<=", unit="ratio"), arm, "seconds"),
     ]
     if any(run.history.untrained for run in arm.runs):
         of_training = [replace(criterion, passed=None, note=UNTRAINED) for criterion in of_training]
-    return (_no_insertion_spike(baseline, arm), *of_training)
+    elif not arm.pairs:
+        of_training = [replace(criterion, note=NO_COMMON_SEED) for criterion in of_training]
+    return (_no_insertion_spike(of_loss(NO_INSERTION_SPIKE, bound=INSERTION_BOUND, relation="<="), arm), *of_training)
 
 
-def _no_insertion_spike(baseline: ComparedArm, arm: ComparedArm) -> Criterion:
+def _no_insertion_spike(criterion: Criterion, arm: ComparedArm) -> Criterion:
     """No insertion changed the validation loss, in either direction, in any seed."""
     insertions = [insertion for run in arm.runs for insertion in run.insertions]
     value = max((abs(insertion.jump) for insertion in insertions if insertion.jump is not None), default=None)
     unmeasured = sorted({insertion.step for insertion in insertions if insertion.jump is None})
-    passed = None if value is None else value <= INSERTION_BOUND
+    passed = None if value is None else value <= criterion.bound
     note = "" if insertions else "not applicable: no insertion"
     if unmeasured:
         note = f"not measured at step {', '.join(f'{step:,}' for step in unmeasured)} (grow --no-eval)"
         passed = False if passed is False else None
-    unit = loss_unit(arm.first.history)
-    names = (NO_INSERTION_SPIKE, arm.name, baseline.name)
-    return Criterion(*names, passed, value, INSERTION_BOUND, "<=", unit, note, seeds=len(arm.runs))
+    return replace(criterion, passed=passed, value=value, note=note, seeds=len(arm.runs))
 
 
-def _lower_loss(baseline: ComparedArm, arm: ComparedArm) -> Criterion:
+def _lower_loss(criterion: Criterion, baseline: ComparedArm, arm: ComparedArm) -> Criterion:
     """The arm's validation loss is below the baseline's at the largest step that both evaluated."""
     points = [None if run.equal is None else run.equal.steps for run in arm.pairs]
     differences = estimate([None if point is None else point.difference for point in points])
+    if differences is None:
+        return replace(criterion, note="the two were never evaluated at one and the same step")
     steps = sorted({int(point.at) for point in points if point is not None})
-    notes, unfinished = ["the two were never evaluated at one and the same step"], []
-    if differences is not None:
-        notes = [f"at step {', '.join(f'{step:,}' for step in steps)}"]
-        shared = min(run.equal.shared_steps for run in arm.pairs if run.equal is not None)
-        if steps[-1] <= shared:
-            notes.append(f"both are one and the same run up to step {shared:,}")
-        unfinished = [one.name for one in (baseline, arm) if one.first.history.step > steps[-1]]
-    unit = loss_unit(arm.first.history)
-    criterion = _judged(baseline, arm, LOWER_LOSS, differences, LOSS_BOUND, "<", "high", unit, notes)
+    note = f"at step {', '.join(f'{step:,}' for step in steps)}"
+    shared = min(run.equal.shared_steps for run in arm.pairs if run.equal is not None)
+    if steps[-1] <= shared:
+        note += f"; both are one and the same run up to step {shared:,}"
+    criterion = _judged(replace(criterion, note=note), differences, "high")
+    unfinished = [one.name for one in (baseline, arm) if one.first.history.step > steps[-1]]
     if unfinished:  # one run has decayed its learning rate there, the other has not
         why = f"{' and '.join(unfinished)} not at the end of the schedule there: no fair comparison"
         return replace(criterion, passed=None, note=f"{criterion.note}; {why}")
     return criterion
 
 
-def _cost(baseline: ComparedArm, arm: ComparedArm, axis: Axis, name: str) -> Criterion:
+def _cost(criterion: Criterion, arm: ComparedArm, axis: Axis) -> Criterion:
     """What the arm cost up to the baseline's final loss, over what the baseline did; mean over the seeds."""
-    ratio, reached, of = arm.cost_to_loss(axis), arm.reached(axis), len(arm.pairs)
-    criterion = _judged(baseline, arm, name, ratio, COST_BOUND, "<=", "mean", "ratio")
+    reached, of = arm.reached(axis), len(arm.pairs)
+    criterion = _judged(criterion, arm.cost_to_loss(axis), "mean")
     if of and not arm.recorded(axis):
         return replace(criterion, note="its cost was not recorded")
     if reached < of:
@@ -143,27 +144,16 @@ def _cost(baseline: ComparedArm, arm: ComparedArm, axis: Axis, name: str) -> Cri
     return criterion
 
 
-def _judged(
-    baseline: ComparedArm,
-    arm: ComparedArm,
-    name: str,
-    figure: Estimate | None,
-    bound: float,
-    relation: Relation,
-    end: End,
-    unit: str,
-    notes: Sequence[str] = (),
-) -> Criterion:
-    """The mean held against its bound, or the end of its interval that is named, where there is one."""
-    found = Criterion(name, arm.name, baseline.name, None, None, bound, relation, unit, "; ".join(notes), seeds=0)
+def _judged(criterion: Criterion, figure: Estimate | None, end: End) -> Criterion:
+    """The criterion with the mean held against its bound, or with several seeds the end of its interval."""
     if figure is None:
-        return found if arm.pairs else replace(found, note=NO_COMMON_SEED)
+        return criterion
     judged: End = end if figure.number > 1 else "mean"
     return replace(
-        found,
-        passed=_HOLDS[relation](getattr(figure, judged), bound),
+        criterion,
+        passed=_HOLDS[criterion.relation](getattr(figure, judged), criterion.bound),
         value=figure.mean,
-        note="; ".join([*notes, *([ONE_SEED] if judged != end else [])]),
+        note="; ".join(note for note in (criterion.note, "" if judged == end else ONE_SEED) if note),
         low=figure.low,
         high=figure.high,
         judged=judged,
@@ -171,29 +161,19 @@ def _judged(
     )
 
 
-def _ends(baseline: ComparedArm, arm: ComparedArm) -> list[str]:
-    """The steps of both where they differ."""
-    ends = (baseline.first.history.final.step, arm.first.history.final.step)
-    return [] if ends[0] == ends[1] else [f"at step {ends[1]:,} against step {ends[0]:,}"]
-
-
-def parent_rule(parent: RunHistory, trial: RunHistory, decision: Decision) -> Criterion:
-    """The parent rule as a criterion: the change of the loss over the trial."""
-    note = _note(f"step {trial.step:,} against step {parent.step:,}", decides=decision.rule == "parent")
-    passed, change, bound = decision.parent_passes, decision.change, decision.epsilon
-    return Criterion(PARENT_RULE, trial.name, parent.name, passed, change, bound, "<=", loss_unit(trial), note)
-
-
-def twin_rule(trial: RunHistory, twin: RunHistory, decision: Decision) -> Criterion:
-    """The twin rule as a criterion: the upper end of the interval of the paired difference."""
-    note = _note(f"upper end of the 95 % interval at step {trial.step:,}", decides=decision.rule == "twin")
-    high = None if decision.twin is None else decision.twin.high
-    passed, bound = decision.twin_passes, decision.margin
-    return Criterion(TWIN_RULE, trial.name, twin.name, passed, high, bound, "<", loss_unit(trial), note)
-
-
-def _note(figure: str, *, decides: bool) -> str:
-    return "; ".join([*([] if decides else [NOT_DECIDING]), figure, "one seed"])
+def rule_criteria(
+    decision: Decision, parent: RunHistory, trial: RunHistory, twin: RunHistory | None
+) -> Iterator[Criterion]:
+    """The rules of acceptance as criteria, that of the rule that decides first; the twin's only with a twin."""
+    against = {"parent": parent, "twin": twin}
+    for rule in decision.rules:
+        other = against.get(rule.name)
+        if other is not None:
+            value, bound = rule.judged(decision)
+            judged_at = rule.judged_at.format(parent=parent.step, trial=trial.step)
+            note = "; ".join([*([] if rule.name == decision.rule else [NOT_DECIDING]), judged_at, "one seed"])
+            names, passed = (f"{rule.name} rule", trial.name, other.name), rule.accepts(decision)
+            yield Criterion(*names, passed, value, bound, rule.relation, loss_unit(trial), note)
 
 
 def verdict_of(criteria: Sequence[Criterion]) -> Verdict:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Literal
 
@@ -51,12 +51,9 @@ class EqualFigures:
 def equal_figures(baseline: RunHistory, other: RunHistory) -> EqualFigures:
     """Hold `other` against `baseline`."""
     reference = {point.step: point.validation.loss for point in baseline.metrics.evaluations}
+    ours = [(point.step, point.validation.loss) for point in other.metrics.evaluations]
     return EqualFigures(
-        curve=tuple(
-            EqualPoint(point.step, point.validation.loss, reference[point.step])
-            for point in other.metrics.evaluations
-            if point.step in reference
-        ),
+        curve=tuple(EqualPoint(step, loss, reference[step]) for step, loss in ours if step in reference),
         flops=equal_budget(baseline, other, "flops"),
         seconds=equal_budget(baseline, other, "seconds"),
         shared_steps=shared_steps(baseline, other),
@@ -68,16 +65,15 @@ def equal_budget(baseline: RunHistory, other: RunHistory, budget: Budget) -> Equ
 
     None where the evaluated ranges do not overlap, or a cost was not recorded.
     """
-    curves: list[list[tuple[float, float]]] = []
+    curves: list[Curve] = []
     for history in (other, baseline):
-        points = [(getattr(point, budget), point.validation.loss) for point in history.metrics.evaluations]
-        curves.append([(cost, loss) for cost, loss in points if cost is not None])
-    if not all(curves):
+        points = [point for point in history.metrics.evaluations if getattr(point, budget) is not None]
+        curves.append(([getattr(point, budget) for point in points], [point.validation.loss for point in points]))
+    common = _common(curves, np.array([]))
+    if not len(common):
         return None
-    at = min(curve[-1][0] for curve in curves)
-    if at < max(curve[0][0] for curve in curves):
-        return None
-    loss, baseline_loss = (float(np.interp(at, *np.array(curve).T)) for curve in curves)
+    at = float(common[-1])
+    loss, baseline_loss = (float(np.interp(at, *curve)) for curve in curves)
     return EqualPoint(at, loss, baseline_loss)
 
 
@@ -98,10 +94,17 @@ def cost_of(history: RunHistory, point: Evaluated, axis: Axis) -> float | None:
     return None if own is None else own + history.beside(point.step, axis)
 
 
+def costed_points(history: RunHistory, axis: Axis) -> list[tuple[Evaluated, float]]:
+    """The evaluated points whose cost is known, with it."""
+    costs = ((point, cost_of(history, point, axis)) for point in history.metrics.evaluations)
+    return [(point, cost) for point, cost in costs if cost is not None]
+
+
 def cost_to_reach(history: RunHistory, loss: float, axis: Axis) -> float | None:
     """What a run had cost when its validation loss first fell to `loss`, interpolated; None where it never did."""
     before: tuple[float, float] | None = None
-    for cost, reached in _points(history, axis):
+    for point, cost in costed_points(history, axis):
+        reached = point.validation.loss
         if reached <= loss:
             if before is None or reached == loss:
                 return cost
@@ -115,7 +118,7 @@ def recorded(history: RunHistory, axis: Axis) -> bool:
     if axis == "steps":
         return True
     trials = getattr(history.state.ledger.trials, axis)
-    known = all(cost_of(history, point, axis) is not None for point in history.metrics.evaluations)
+    known = len(costed_points(history, axis)) == len(history.metrics.evaluations)
     return known and history.beside(history.step, axis) > 0.99 * trials - 1e-9
 
 
@@ -129,13 +132,6 @@ def cost_ratio(baseline: RunHistory, other: RunHistory, axis: Axis) -> float | N
     target = baseline.final.validation.loss
     ours, theirs = cost_to_reach(other, target, axis), cost_to_reach(baseline, target, axis)
     return ours / theirs if ours is not None and theirs else None
-
-
-def _points(history: RunHistory, axis: Axis) -> Iterator[tuple[float, float]]:
-    for point in history.metrics.evaluations:
-        cost = cost_of(history, point, axis)
-        if cost is not None:
-            yield cost, point.validation.loss
 
 
 @dataclass(frozen=True)
@@ -155,28 +151,35 @@ def bands(arms: Sequence[Sequence[RunHistory]], axis: Axis) -> list[Band]:
     its seeds on average. The points are the evaluated steps, or evenly spread where these are many or the axis another.
     """
     curves = [_paced(arm, axis) for arm in arms]
-    places = np.unique([cost for arm in curves for costs, _ in arm for cost in costs])
-    if not len(places):
-        return [Band() for _ in arms]
-    if axis != "steps" or len(places) > GRID:
+    places = _places([curve for arm in curves for curve in arm])
+    if len(places) and (axis != "steps" or len(places) > GRID):
         places = np.linspace(places[0], places[-1], GRID)
     return [_band(arm, places) for arm in curves]
 
 
 def difference_band(pairs: Sequence[tuple[RunHistory, RunHistory]], axis: Axis) -> Band:
     """Loss of the second run of each pair minus that of the first, where both have been evaluated before and after."""
-    paced = (_paced(arm, axis) for arm in zip(*pairs, strict=True))
-    curves = list(zip(*paced, strict=True))
-    places = np.unique([cost for pair in curves for costs, _ in pair for cost in costs])
-    if axis != "steps" and len(places):
+    baseline, others = (_paced(arm, axis) for arm in zip(*pairs, strict=True))
+    places = _places([*baseline, *others])
+    if len(places) and axis != "steps":
         places = np.linspace(places[0], places[-1], GRID)
-    inside = _common([curve for pair in curves for curve in pair], places)
-    return _summary(inside, lambda: [np.interp(inside, *other) - np.interp(inside, *base) for base, other in curves])
+    return _band(others, places, baseline)
 
 
-def _band(curves: Sequence[Curve], places: FloatArray) -> Band:
-    inside = _common(curves, places)
-    return _summary(inside, lambda: [np.interp(inside, *curve) for curve in curves])
+def _band(curves: Sequence[Curve], places: FloatArray, baseline: Sequence[Curve] = ()) -> Band:
+    """Mean, lowest and highest of the curves, or of their differences to those of the baseline, at these places."""
+    at = _common([*curves, *baseline], places)
+    if not len(at):
+        return Band()
+    losses = np.array([np.interp(at, *curve) for curve in curves])
+    if baseline:
+        losses -= np.array([np.interp(at, *curve) for curve in baseline])
+    columns = (at, losses.mean(axis=0), losses.min(axis=0), losses.max(axis=0))
+    return Band(*(tuple(map(float, column)) for column in columns))
+
+
+def _places(curves: Sequence[Curve]) -> FloatArray:
+    return np.unique([cost for costs, _ in curves for cost in costs])
 
 
 def _common(curves: Sequence[Curve], places: FloatArray) -> FloatArray:
@@ -187,41 +190,27 @@ def _common(curves: Sequence[Curve], places: FloatArray) -> FloatArray:
     return np.unique([first, *places[(places > first) & (places < last)], last]) if first <= last else np.array([])
 
 
-def _summary(places: FloatArray, values: Callable[[], Sequence[FloatArray]]) -> Band:
-    """Mean, lowest and highest of the values at these places; they are asked for only where there are places."""
-    if not len(places):
-        return Band()
-    table = np.array(values())
-    columns = (places, table.mean(axis=0), table.min(axis=0), table.max(axis=0))
-    return Band(*(tuple(map(float, column)) for column in columns))
-
-
 def _paced(histories: Sequence[RunHistory], axis: Axis) -> list[Curve]:
-    """The curves of the seeds of an arm, all at their mean pace.
+    """The curves of the seeds of an arm, a step at what it cost them on average.
 
-    A step costs what it cost them on average: else their mean would end where the fastest seed does, in mid-course of
-    the others.
+    Else their mean would end where the fastest seed does, in mid-course of the others.
     """
     drawn = [_drawn(history, axis) for history in histories]
-    if axis == "steps" or len(drawn) < 2 or not all(steps for steps, _, _ in drawn):
+    by_step: list[Curve] = [(steps, losses) for steps, _, losses in drawn]
+    if axis == "steps" or len(drawn) < 2 or not all(steps for steps, _ in by_step):
         return [(costs, losses) for _, costs, losses in drawn]
-    steps = _common(
-        [(own, losses) for own, _, losses in drawn], np.unique([step for own, _, _ in drawn for step in own])
-    )
-    if not len(steps):
+    at = _common(by_step, _places(by_step))
+    if not len(at):
         return [([], []) for _ in drawn]
-    pace = np.mean([np.interp(steps, own, costs) for own, costs, _ in drawn], axis=0)
-    return [(pace, np.interp(steps, own, losses)) for own, _, losses in drawn]
+    pace = np.mean([np.interp(at, steps, costs) for steps, costs, _ in drawn], axis=0)
+    return [(pace, np.interp(at, *curve)) for curve in by_step]
 
 
 def _drawn(history: RunHistory, axis: Axis) -> tuple[list[float], list[float], list[float]]:
     """Steps, costs and losses of a run, with a second point where an insertion changed the loss."""
     jumps = {event.step: event.loss_after for event in history.insertions if event.loss_after != event.loss_before}
     points: list[tuple[float, float, float]] = []
-    for point in history.metrics.evaluations:
-        cost = cost_of(history, point, axis)
-        if cost is None:
-            continue
+    for point, cost in costed_points(history, axis):
         points.append((point.step, cost, point.validation.loss))
         after = jumps.get(point.step)
         if after is not None and point.step < history.step:

@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict
 from typing import Any
 
-from ppdgrow.comparison.column import Column
-from ppdgrow.comparison.columns import columns, single_runs
+from pydantic_core import to_jsonable_python
+
+from ppdgrow.comparison.columns import Column, columns
 from ppdgrow.comparison.curves import AXES, EqualFigures, EqualPoint, bands
-from ppdgrow.comparison.measures import ComparedArm
-from ppdgrow.comparison.spikes import SpikeCounts
+from ppdgrow.comparison.measures import ComparedArm, single_runs
 from ppdgrow.statistics import Estimate
 
 # The keys of an arm and of a run, as they are written.
@@ -33,52 +32,55 @@ def arm_documents(arms: Sequence[ComparedArm], verdicts: Mapping[str, str | None
     shown = [column for column in columns(arms) if column.arm_key]
     documents = []
     for place, arm in enumerate(arms):
-        found = {column.arm_key: _plain(column.value(arm)) for column in shown} | {
+        figures = {column.arm_key: column.value(arm) for column in shown}
+        found = {key: value.document() if isinstance(value, Estimate) else value for key, value in figures.items()} | {
             "name": arm.name,
             "runs": [run.name for run in arm.runs],
-            "seeds": [list(history.seeds) for history in arm.histories],
-            "paired_seeds": [list(run.history.seeds) for run in arm.pairs],
-            "left_out": list(arm.left_out),
+            "seeds": [history.seeds for history in arm.histories],
+            "paired_seeds": [run.history.seeds for run in arm.pairs],
+            "left_out": arm.left_out,
             "verdict": verdicts[arm.name],
-            "curves": {axis: _plain(vars(curves[axis][place])) for axis in AXES},
+            "curves": {axis: curves[axis][place] for axis in AXES},
         }
-        documents.append({key: found[key] for key in ARM_KEYS})
+        documents.append(to_jsonable_python({key: found[key] for key in ARM_KEYS}))
     return documents
 
 
 def run_documents(arms: Sequence[ComparedArm]) -> list[dict[str, Any]]:
+    """The entries of all runs."""
     singles = [single for arm in arms for single in single_runs(arm)]
     shown = [column for column in columns(singles) if column.run_key]
     return [_run(single, shown) for single in singles]
 
 
-def _run(single: ComparedArm, shown: Sequence[Column[ComparedArm]]) -> dict[str, Any]:
+def _run(single: ComparedArm, shown: Sequence[Column]) -> dict[str, Any]:
     """An arm of one run, so that an estimate is of one value."""
-    (run,) = single.runs
-    history, state, equal, validation = run.history, run.history.state, run.equal, run.history.final
+    run, history, equal = single.first, single.first.history, single.first.equal
     figures = {column.run_key: column.value(single) for column in shown}
-    points = history.metrics.evaluations
-    found = {key: value.mean if isinstance(value, Estimate) else _plain(value) for key, value in figures.items()} | {
+    found = {key: value.mean if isinstance(value, Estimate) else value for key, value in figures.items()} | {
         "name": history.name,
         "run": history.run.path.as_posix(),
         "checkpoint": history.checkpoint.as_posix(),
         "checkpoint_sha256": history.digest,
-        "seeds": list(history.seeds),
+        "seeds": history.seeds,
         "layers": history.architecture.num_layers,
-        "trials": state.ledger.trials.model_dump(),
+        "trials": history.state.ledger.trials,
         "trials_kept": history.trials_kept,
         "trials_rejected": history.trials_rejected,
-        "lr_factor": state.lr_factor,
-        "validation": validation.validation.model_dump(),
-        "validation_step": validation.step,
-        "test": None if run.test is None else run.test.model_dump(),
-        "insertions": [_plain(asdict(insertion)) for insertion in run.insertions],
+        "lr_factor": history.state.lr_factor,
+        "validation": run.validation,
+        "validation_step": history.final.step,
+        "test": run.test,
+        "insertions": run.insertions,
         "cost_to_baseline_loss": None if equal is None else {axis: run.cost_to_loss(axis) for axis in AXES},
         "equal": None if equal is None else _equal(equal),
-        "curve": [{"step": p.step, "loss": p.validation.loss, "flops": p.flops, "seconds": p.seconds} for p in points],
+        "curve": [
+            {"step": point.step, "loss": point.validation.loss, "flops": point.flops, "seconds": point.seconds}
+            for point in history.metrics.evaluations
+        ],
         "arm": single.name,
     }
-    return {key: found[key] for key in RUN_KEYS}
+    return to_jsonable_python({key: found[key] for key in RUN_KEYS})
 
 
 def _equal(equal: EqualFigures) -> dict[str, Any]:
@@ -94,16 +96,4 @@ def _equal(equal: EqualFigures) -> dict[str, Any]:
 def _point(point: EqualPoint | None, axis: str) -> dict[str, Any] | None:
     if point is None:
         return None
-    at = int(point.at) if axis == "step" else point.at
-    return {axis: at, "loss": point.loss, "baseline_loss": point.baseline_loss, "difference": point.difference}
-
-
-def _plain(value: Any) -> Any:
-    """Figures as JSON has them."""
-    if isinstance(value, dict):
-        return {key: _plain(one) for key, one in value.items()}
-    if isinstance(value, Estimate):
-        return value.document()
-    if isinstance(value, SpikeCounts):
-        return asdict(value)
-    return list(value) if isinstance(value, tuple) else value
+    return {axis: point.at, "loss": point.loss, "baseline_loss": point.baseline_loss, "difference": point.difference}

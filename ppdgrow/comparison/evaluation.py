@@ -31,10 +31,7 @@ from ppdgrow.training.context import (
 def difference_to_twin(
     trial: RunHistory, twin: RunHistory, request: CompareRequest, narrator: Narrator
 ) -> tuple[PairedDifference, list[str]]:
-    """Both models on the fixed validation batches of the trial, example by example.
-
-    Returns:
-        The paired difference, and warnings about the data.
+    """Their paired difference on the fixed validation batches of the trial, and warnings about the data.
 
     Raises:
         ConfigError, InvalidInputError: the device or the data is not there, or a checkpoint is broken.
@@ -61,16 +58,12 @@ def difference_to_twin(
 def evaluate_on_test(
     runs: Sequence[RunHistory], request: CompareRequest, narrator: Narrator
 ) -> tuple[list[Validation], list[str]]:
-    """The figures of every run on the whole test split.
+    """The figures of every run on the whole test split, and warnings about the data.
 
     The split is read once per checkpoint: its figures are kept in the run's `test.jsonl`.
 
-    Returns:
-        The figures, and warnings about the data.
-
     Raises:
-        ConfigError, InvalidInputError: the device or the data is not there, or a checkpoint is broken.
-        DivergedError: a loss is not finite.
+        ConfigError, InvalidInputError, DivergedError: as `difference_to_twin`.
     """
     first = load_parent(runs[0].checkpoint, optimizer=False)
     setting = _setting(first, request)
@@ -85,8 +78,8 @@ def evaluate_on_test(
             model = load_parent(run.checkpoint, optimizer=False)
             say_stored_type(model.checkpoint, model.folder, narrator)
             own = replace(setting, precision=chosen_precision(model, request.precision))
-            key: dict[str, Any] = {"checkpoint_sha256": model.digest, "test_sha256": digest}
-            key |= {"precision": own.precision, "examples": examples}
+            key: dict[str, Any] = {"checkpoint_sha256": model.digest, "test_sha256": digest, "precision": own.precision}
+            key |= {"examples": examples}
             path = model.run.test_path
             found = _recorded(path, key)
             if found is None:

@@ -1,24 +1,47 @@
 """What a run left behind, read for comparison: its metrics as arrays, its evaluated points, its lineage.
 
-A history ends at a checkpoint: lines of metrics and events after it are not part of it.
+A history ends at a checkpoint: lines of metrics and events after it are not part of it. Files are checked line by line,
+and a fault names file and line.
 """
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
+from itertools import pairwise
 from pathlib import Path
 from typing import Literal
 
 import numpy as np
 import numpy.typing as npt
+from pydantic import ValidationError
 
-from ppdgrow.checkpoint import RunFolder
-from ppdgrow.checkpoint.events import DecisionEvent, Event, GrowEvent, SurgeryEvent, TrainEvent, TrialEvent
+from ppdgrow.checkpoint import (
+    RunFolder,
+    lines_up_to,
+    manifest_digest,
+    read_config,
+    read_jsonl,
+    read_located,
+    read_state,
+)
+from ppdgrow.checkpoint.events import (
+    DecisionEvent,
+    DivergedEvent,
+    Event,
+    GrowEvent,
+    SurgeryEvent,
+    TrainEvent,
+    TrialEvent,
+    read_events,
+)
 from ppdgrow.checkpoint.lineage import by_hand, insertions
 from ppdgrow.config.architecture import Architecture
+from ppdgrow.config.load import Layer, read_run_recipe, resolve
 from ppdgrow.config.schema import Recipe
 from ppdgrow.config.state import TrainerState, Validation
+from ppdgrow.errors import ConfigError, InvalidInputError
 
 FloatArray = npt.NDArray[np.float64]
 IntArray = npt.NDArray[np.int64]
@@ -115,7 +138,7 @@ class RunHistory:
         """Whether the learning rate went through its decay: the recipe has one, and its schedule is at its end."""
         if self.recipe is None:
             return self.state.lr_factor < DECAYED_BELOW
-        trained = [event.step + event.steps for event in self._trainings if event.steps]
+        trained = [event.step + event.steps for event in self.events if isinstance(event, TrainEvent) and event.steps]
         end = self.recipe.train.horizon or (trained[-1] if trained else self.step)
         return self.recipe.train.decay and self.step >= end and self.state.lr_factor < 1.0
 
@@ -128,10 +151,6 @@ class RunHistory:
     def insertions(self) -> tuple[GrowEvent, ...]:
         """The growths that the model kept, oldest first."""
         return tuple(insertions(self.events))
-
-    @property
-    def _trainings(self) -> list[TrainEvent]:
-        return [event for event in self.events if isinstance(event, TrainEvent)]
 
     @property
     def changes(self) -> tuple[int, ...]:
@@ -152,45 +171,19 @@ class RunHistory:
     @property
     def trials_kept(self) -> int:
         """Trials that were accepted, those of ancestors included."""
-        return self._decisions("accept")
+        return sum(isinstance(event, DecisionEvent) and event.decision == "accept" for event in self.events)
 
     @property
     def trials_rejected(self) -> int:
         """Trials that were rejected, those of ancestors included; each retry is one."""
-        return self._decisions("reject")
-
-    def _decisions(self, outcome: str) -> int:
-        return sum(isinstance(event, DecisionEvent) and event.decision == outcome for event in self.events)
+        return sum(isinstance(event, DecisionEvent) and event.decision == "reject" for event in self.events)
 
     @property
     def seeds(self) -> tuple[int, ...]:
         """Training seeds of the run and its ancestors, each once."""
-        seeds = [event.seed for event in self._trainings if event.seed is not None]
-        if not seeds and self.recipe is not None:
-            seeds = [self.recipe.train.seed]
-        return tuple(dict.fromkeys(seeds))
-
-
-def name_histories(histories: Sequence[RunHistory]) -> list[RunHistory]:
-    """The same histories under names that differ: more of the path, then the step, then a number.
-
-    Runs that lie in one folder are named by as much of their paths.
-    """
-    folders = [history.run.path.resolve() for history in histories]
-    parts: dict[Path, int] = {}
-    for folder in folders:
-        parts[folder.parent] = max(parts.get(folder.parent, 1), _parts_needed(folder, set(folders) - {folder}))
-    steps: dict[Path, set[int]] = {}
-    for folder, history in zip(folders, histories, strict=True):
-        steps.setdefault(folder, set()).add(history.step)
-    named: list[RunHistory] = []
-    taken: set[str] = set()
-    for folder, history in zip(folders, histories, strict=True):
-        name = one_line("/".join(folder.parts[-parts[folder.parent] :]))
-        if len(steps[folder]) > 1:
-            name = f"{name}@{history.step}"
-        named.append(replace(history, name=unique_name(name, taken)))
-    return named
+        trained = (event.seed for event in self.events if isinstance(event, TrainEvent) and event.seed is not None)
+        seeds = tuple(dict.fromkeys(trained))
+        return (self.recipe.train.seed,) if not seeds and self.recipe is not None else seeds
 
 
 def join_seeds(histories: Iterable[RunHistory]) -> str:
@@ -198,22 +191,126 @@ def join_seeds(histories: Iterable[RunHistory]) -> str:
     return ", ".join(str(seed) for history in histories for seed in history.seeds)
 
 
-def unique_name(name: str, taken: set[str]) -> str:
-    """The name, with a number if it is taken already; it is taken then."""
-    unique, number = name, 1
-    while unique in taken:
-        number += 1
-        unique = f"{name} ({number})"
-    taken.add(unique)
-    return unique
+class DivergedRunError(InvalidInputError):
+    """A run that diverged before its first evaluation: there is nothing to compare, nor to mend."""
 
 
-def one_line(name: str) -> str:
-    """A name of the file system as it can stand in a row of a table."""
-    return name.replace("\n", "\\n").replace("\r", "\\r").replace("\t", "\\t")
+def read_history(path: Path) -> RunHistory:
+    """Read the run folder or checkpoint at `path`, without its tensors.
+
+    Raises:
+        DivergedRunError: it diverged before its first evaluation.
+        InvalidInputError: no valid checkpoint, broken metrics or lineage, no steps, or never evaluated.
+    """
+    return read_located(path, _read)
 
 
-def _parts_needed(folder: Path, others: set[Path]) -> int:
-    """How many parts at the end of a path tell it apart from the others."""
-    lengths = range(1, len(folder.parts) + 1)
-    return next((n for n in lengths if all(other.parts[-n:] != folder.parts[-n:] for other in others)), len(lengths))
+def _read(run: RunFolder, folder: Path, skipped: tuple[str, ...]) -> RunHistory:
+    state = read_state(folder)
+    written = read_events(run.growth_path)
+    events = tuple(event for event in written if event.decided <= state.step)
+    ends = (event.step for event in written if isinstance(event, DivergedEvent) and event.decided > state.step)
+    diverged = next(ends, None)
+    if diverged is not None:
+        _refuse_unevaluated(run, state.step, diverged, events)
+    metrics = _read_metrics(run.metrics_path, state, events)
+    if not metrics.evaluations:
+        raise InvalidInputError(
+            f"{str(run.path)!r} has no evaluated step up to step {state.step}, so there is no loss to compare: "
+            "train it on, or grow without --no-eval"
+        )
+    _check_costs(metrics.evaluations, run.metrics_path)
+    return RunHistory(
+        name=run.path.resolve().name,
+        run=run,
+        checkpoint=folder,
+        digest=manifest_digest(folder),
+        architecture=read_config(folder),
+        state=state,
+        recipe=_read_recipe(run.recipe_path),
+        metrics=metrics,
+        events=events,
+        skipped=skipped,
+        diverged=diverged,
+    )
+
+
+def _refuse_unevaluated(run: RunFolder, step: int, diverged: int, events: Sequence[Event]) -> None:
+    """A run that diverged has a loss of its own, not only that of its parent."""
+    begun, steps = next(((e.step, e.steps) for e in reversed(events) if isinstance(e, TrainEvent)), (0, None))
+    if not any(line["step"] > begun and line.get("validation") for line in lines_up_to(run.metrics_path, step)):
+        of = "" if steps is None else f" of {begun + steps:,}"
+        raise DivergedRunError(
+            f"{str(run.path)!r} diverged at step {diverged:,}{of}, before its first evaluation, so there is no loss to "
+            "compare: train anew with a lower train.lr"
+        )
+
+
+def _check_costs(points: Sequence[Evaluated], path: Path) -> None:
+    for axis in ("flops", "seconds"):
+        known = [(point.step, getattr(point, axis)) for point in points if getattr(point, axis) is not None]
+        for (_, before), (step, after) in pairwise(known):
+            if after < before:
+                raise InvalidInputError(
+                    f"{str(path)!r}: the running count of {axis} falls from {before:.6g} to {after:.6g} by step "
+                    f"{step}, expected it to grow: restore the file"
+                )
+
+
+def _read_recipe(path: Path) -> Recipe | None:
+    try:
+        return resolve([Layer("run", read_run_recipe(path))]).recipe
+    except ConfigError:
+        return None
+
+
+def _read_metrics(path: Path, state: TrainerState, events: Sequence[Event]) -> Metrics:
+    columns: dict[str, list[float]] = {"step": [], "train_loss": [], "grad_norm": [], "grad_norm_new": []}
+    evaluations = []
+    flops = 0.0
+    for number, line in enumerate(read_jsonl(path), start=1):
+        if line["step"] > state.step:
+            break
+        if "train_loss" in line:
+            if line.get("flops") is None:
+                raise _bad_line(path, number, "flops is None, expected a finite number")
+            flops = float(line["flops"])
+            for key, column in columns.items():
+                column.append(math.nan if line.get(key) is None else line[key])
+        # The figures of a step whose own line is lost have no cost.
+        if line.get("validation") is not None and columns["step"][-1:] == [line["step"]]:
+            try:
+                figures = Validation.model_validate(line["validation"])
+            except ValidationError as error:
+                first = error.errors(include_url=False)[0]
+                where = ".".join(("validation", *map(str, first["loc"])))
+                raise _bad_line(path, number, f"{where}: {first['msg']}") from None
+            seconds = (line.get("timing") or {}).get("seconds")
+            evaluations.append(Evaluated(line["step"], figures, flops, None if seconds is None else float(seconds)))
+    if not columns["step"]:
+        raise InvalidInputError(
+            f"{str(path)!r} has no steps up to step {state.step}: expected one line per optimizer step; train the run "
+            "first"
+        )
+    steps = np.array(columns.pop("step"), dtype=np.int64)
+    arrays = {key: np.array(column, dtype=np.float64) for key, column in columns.items()}
+    return Metrics(steps=steps, evaluations=_closed(evaluations, state, events), **arrays)
+
+
+def _closed(evaluations: Sequence[Evaluated], state: TrainerState, events: Sequence[Event]) -> tuple[Evaluated, ...]:
+    """The evaluated points, the last as the checkpoint itself records it.
+
+    A line of metrics at the step of a growth that changed the function speaks of the parent.
+    """
+    points = list(evaluations)
+    surgery = [event for event in events if isinstance(event, SurgeryEvent) and event.is_kept]
+    stale = not all(event.bit_exact for event in surgery if event.step == state.step)
+    if state.validation is not None or stale:
+        points = [point for point in points if point.step < state.step]
+    if state.validation is not None:
+        points.append(Evaluated(state.step, state.validation, float(state.ledger.flops), state.ledger.seconds))
+    return tuple(points)
+
+
+def _bad_line(path: Path, number: int, found: str) -> InvalidInputError:
+    return InvalidInputError(f"{str(path)!r}, line {number}: {found}; restore the file from a copy of the run")

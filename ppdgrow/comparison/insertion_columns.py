@@ -1,4 +1,4 @@
-"""The columns of insertions, of an arm in all its seeds, and of spikes."""
+"""The figures of insertions, of an arm in all its seeds: those of few arms beside each other, and a table of all."""
 
 from __future__ import annotations
 
@@ -6,25 +6,32 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from functools import partial
 from statistics import fmean
 
-from ppdgrow.comparison.column import FEW, NOTHING, RUNS, Column, exact
 from ppdgrow.comparison.insertions import UPDATES_AFTER, Insertion
 from ppdgrow.comparison.measures import ComparedArm
-from ppdgrow.comparison.spikes import SpikeCounts
 from ppdgrow.console.page import Table
 from ppdgrow.statistics import estimate
 
+NOTHING = "-"
+Figure = Callable[[Sequence[Insertion]], str | None]
+
+
+def exact(jump: float) -> str:
+    """A change of the loss; nothing but zero is written 0."""
+    return "0" if jump == 0 else f"{jump:.3g}"
+
 
 def jump_of(insertions: Sequence[Insertion]) -> float | None:
+    """The largest change of the loss, in either direction."""
     return max((i.jump for i in insertions if i.jump is not None), key=abs, default=None)
 
 
 def _before_after(insertions: Sequence[Insertion]) -> str | None:
     """The losses right before and after an insertion, mean over the seeds, with as many digits as tell them apart."""
     known = [(i.loss_before, i.loss_after) for i in insertions if i.jump is not None]
-    if not insertions:
-        return None
     if len(known) < len(insertions):
         return "not measured"
+    if not known:
+        return None
     before, after = (fmean(losses) for losses in zip(*known, strict=True))
     shown = f"{before:.6f}", f"{after:.6f}"
     if shown[0] == shown[1] and any(insertion.jump for insertion in insertions):
@@ -32,11 +39,10 @@ def _before_after(insertions: Sequence[Insertion]) -> str | None:
     return f"{shown[0]} / {shown[1]}"
 
 
-def _loss_later(insertions: Sequence[Insertion], *, with_updates: bool) -> str | None:
+def _later(insertions: Sequence[Insertion], *, with_updates: bool) -> str | None:
     losses = estimate([insertion.loss_after_updates for insertion in insertions])
-    if losses is None:
-        return None
-    return f"{losses.mean:.4f}{f' ({_numbers(i.updates for i in insertions)})' if with_updates else ''}"
+    updates = f" ({_numbers(i.updates for i in insertions)})" if with_updates else ""
+    return None if losses is None else f"{losses.mean:.4f}{updates}"
 
 
 def _bump(insertions: Sequence[Insertion]) -> str | None:
@@ -53,80 +59,58 @@ def _spikes_after(insertions: Sequence[Insertion]) -> str:
     return f"{old} / {new}, {sum(insertion.loss_spikes for insertion in insertions)}"
 
 
+def _mean_later(insertions: Sequence[Insertion]) -> str | None:
+    later = [i.loss_after_updates for i in insertions if i.loss_after_updates is not None]
+    return f"{fmean(later):.4f}" if later else None
+
+
 def _numbers(values: Iterable[int | None]) -> str:
     """Different numbers, rising."""
     return ", ".join(f"{value:,}" for value in sorted({value for value in values if value is not None}))
-
-
-def _mean_later(insertions: Sequence[Insertion]) -> float | None:
-    later = [i.loss_after_updates for i in insertions if i.loss_after_updates is not None]
-    return fmean(later) if later else None
-
-
-# One insertion of an arm, in all its seeds.
-INSERTION_COLUMNS: tuple[Column[Sequence[Insertion]], ...] = (
-    Column("step", lambda found: _numbers(i.step for i in found)),
-    Column("kinds", lambda found: "/".join(dict.fromkeys(kind for i in found for kind in i.kinds)) or None),
-    Column("loss before / after", _before_after),
-    Column("largest change", jump_of, exact),
-    Column("same bits", lambda found: "yes" if all(i.bit_exact for i in found) else "no"),
-    Column(f"loss ~{UPDATES_AFTER:,} updates after", _mean_later, "{:.4f}".format),
-    Column("updates", lambda found: _numbers(i.updates for i in found) or None),
-    Column("bump, steps to recover", _bump),
-    Column("spikes by then: gradient (old / new), loss", _spikes_after),
-)
-
-
-def insertion_rows(arms: Sequence[ComparedArm]) -> Table:
-    rows = [
-        (arm.name, *(column.cell(found) for column in INSERTION_COLUMNS))
-        for arm in arms
-        for index in range(max(len(run.insertions) for run in arm.runs))
-        if (found := _insertion(arm, index))
-    ]
-    return Table(("arm", *(column.name for column in INSERTION_COLUMNS)), tuple(rows))
 
 
 def _insertion(arm: ComparedArm, index: int) -> list[Insertion]:
     return [run.insertions[index] for run in arm.runs if index < len(run.insertions)]
 
 
-def _of_insertion(arm: ComparedArm, index: int, write: Callable[[Sequence[Insertion]], str | None]) -> str | None:
-    return write(_insertion(arm, index))
+def _most_insertions(arms: Sequence[ComparedArm]) -> int:
+    return max(len(run.insertions) for arm in arms for run in arm.runs)
 
 
-def insertions(arms: Sequence[ComparedArm]) -> Iterator[Column[ComparedArm]]:
-    most = max(len(run.insertions) for arm in arms for run in arm.runs)
+def insertion_rows(arms: Sequence[ComparedArm]) -> Table:
+    """A row for each insertion of an arm, in all its seeds."""
+    figures: dict[str, Figure] = {
+        "step": lambda found: _numbers(i.step for i in found),
+        "kinds": lambda found: "/".join(dict.fromkeys(kind for i in found for kind in i.kinds)),
+        "loss before / after": _before_after,
+        "largest change": lambda found: None if (jump := jump_of(found)) is None else exact(jump),
+        "same bits": lambda found: "yes" if all(i.bit_exact for i in found) else "no",
+        f"loss ~{UPDATES_AFTER:,} updates after": _mean_later,
+        "updates": lambda found: _numbers(i.updates for i in found),
+        "bump, steps to recover": _bump,
+        "spikes by then: gradient (old / new), loss": _spikes_after,
+    }
+    found = [(arm.name, _insertion(arm, index)) for arm in arms for index in range(_most_insertions([arm]))]
+    rows = ((name, *(write(insertions) or NOTHING for write in figures.values())) for name, insertions in found)
+    return Table(("arm", *figures), tuple(rows))
+
+
+def insertion_figures(arms: Sequence[ComparedArm]) -> Iterator[tuple[str, Callable[[ComparedArm], str | None]]]:
+    """Three figures of an arm for each insertion, by name."""
+    most = _most_insertions(arms)
     for index in range(most):
         which = f" {index + 1}" if most > 1 else ""
         updates = _numbers(i.updates for arm in arms for i in _insertion(arm, index))
         same = bool(updates) and ", " not in updates
-        later = partial(_loss_later, with_updates=not same)
-        figures: dict[str, Callable[[Sequence[Insertion]], str | None]] = {
+        later = f"loss {updates if same else 'some'} updates after{which and f' insertion{which}'}"
+        figures: dict[str, Figure] = {
             f"loss before / after insertion{which}": _before_after,
-            f"loss {updates if same else 'some'} updates after{which and f' insertion{which}'}": later,
+            later: partial(_later, with_updates=not same),
             f"growth bump, steps to recover{which}": _bump,
         }
         for name, write in figures.items():
-            yield Column(name, partial(_of_insertion, index=index, write=write), layouts=FEW)
+            yield name, partial(_of_insertion, index=index, write=write)
 
 
-def spikes(in_all_seeds: str) -> Iterator[Column[ComparedArm]]:
-    """Gradient spikes of old and new parameters, and loss spikes, in all seeds together."""
-
-    def gradients(arm: ComparedArm) -> SpikeCounts:
-        counts = [run.gradient_spikes for run in arm.runs]
-        old = [count.old for count in counts if count.old is not None]
-        new = [count.new for count in counts if count.new is not None]
-        return SpikeCounts(sum(old) if old else None, sum(new) if new else None)
-
-    def old_and_new(spikes: SpikeCounts) -> str:
-        old = NOTHING if spikes.old is None else str(spikes.old)
-        return old if spikes.new is None else f"{old} / {spikes.new}"
-
-    def losses(arm: ComparedArm) -> int:
-        return sum(run.loss_spikes for run in arm.runs)
-
-    name = f"gradient spikes{in_all_seeds} (old / new)"
-    yield Column(name, gradients, old_and_new, FEW | RUNS, run_key="gradient_spikes")
-    yield Column(f"loss spikes{in_all_seeds}", losses, str, FEW | RUNS, run_key="loss_spikes")
+def _of_insertion(arm: ComparedArm, index: int, write: Figure) -> str | None:
+    return write(_insertion(arm, index))

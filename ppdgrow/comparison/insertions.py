@@ -1,17 +1,112 @@
-"""What each growth of a run did: the loss right before and after it, and after some updates, and its spikes."""
+"""Spikes of a run, and what each of its growths did: the loss right before and after it, and some updates later.
+
+A spike is a step judged against the steps just before it. Loss spike: above median + 6 * 1.4826 * MAD of the previous
+100 steps. Gradient spike: a norm before clipping above 5 times the median of the previous 100. A step with fewer than
+20 steps before it is not judged.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 
-from ppdgrow.checkpoint.events import GrowEvent
-from ppdgrow.comparison.history import Evaluated, RunHistory
-from ppdgrow.comparison.spikes import SpikeCounts, SpikeSteps
+import numpy as np
+from numpy.lib.stride_tricks import sliding_window_view
 
+from ppdgrow.checkpoint.events import GrowEvent
+from ppdgrow.comparison.history import Evaluated, FloatArray, IntArray, Metrics, RunHistory
+
+WINDOW = 100
+FEWEST = 20
+GRADIENT_FACTOR = 5.0
+LOSS_FACTOR = 6.0
+MAD_TO_SIGMA = 1.4826  # of a normal distribution
 UPDATES_AFTER = 1000
 BUMP_STEPS = 200
+_BLOCK = 8192
+
+
+@dataclass(frozen=True)
+class SpikeCounts:
+    """Gradient spikes of old and new parameters; None where a group has no norms."""
+
+    old: int | None
+    new: int | None
+
+
+@dataclass(frozen=True)
+class SpikeSteps:
+    """Steps at which the gradients of old and of new parameters, and the loss, spiked; None without such figures."""
+
+    old: IntArray | None
+    new: IntArray | None
+    loss: IntArray | None
+
+    def gradients(self, after: int, until: int) -> SpikeCounts:
+        """Gradient spikes in steps `after + 1 .. until`."""
+        return SpikeCounts(_count(self.old, after, until), _count(self.new, after, until))
+
+    def losses(self, after: int, until: int) -> int:
+        """Loss spikes in steps `after + 1 .. until`."""
+        return _count(self.loss, after, until) or 0
+
+
+def _count(steps: IntArray | None, after: int, until: int) -> int | None:
+    return None if steps is None else int(np.count_nonzero((steps > after) & (steps <= until)))
+
+
+def find_spikes(metrics: Metrics, changes: Sequence[int]) -> SpikeSteps:
+    """All spikes of a run; `changes` are steps at which blocks came or went.
+
+    After each of these the new group is another one, and its norms are compared with each other only.
+    """
+    return SpikeSteps(
+        old=_spiking_steps(metrics.steps, metrics.grad_norm, gradient_thresholds, ()),
+        new=_spiking_steps(metrics.steps, metrics.grad_norm_new, gradient_thresholds, changes),
+        loss=_spiking_steps(metrics.steps, metrics.train_loss, loss_thresholds, ()),
+    )
+
+
+def gradient_thresholds(norms: FloatArray) -> FloatArray:
+    """The norm above which each step is a spike, `(S,)` to `(S,)`; infinite where it is not judged."""
+    return _thresholds(norms, lambda windows: GRADIENT_FACTOR * np.median(windows, axis=1))
+
+
+def loss_thresholds(losses: FloatArray) -> FloatArray:
+    """The loss above which each step is a spike, `(S,)` to `(S,)`; infinite where it is not judged."""
+
+    def bound(windows: FloatArray) -> FloatArray:
+        median = np.median(windows, axis=1)
+        deviation = np.median(np.abs(windows - median[:, None]), axis=1)
+        return np.asarray(median + LOSS_FACTOR * MAD_TO_SIGMA * deviation)
+
+    return _thresholds(losses, bound)
+
+
+def _thresholds(values: FloatArray, bound: Callable[[FloatArray], FloatArray]) -> FloatArray:
+    """`bound` of the up to WINDOW values before each one; it maps windows `(N, W)` to `(N,)`."""
+    result = np.full(len(values), np.inf)
+    for index in range(FEWEST, min(WINDOW, len(values))):
+        result[index] = bound(values[None, :index])[0]
+    if len(values) > WINDOW:
+        windows = sliding_window_view(values, WINDOW)[:-1]
+        for first in range(0, len(windows), _BLOCK):  # np.median copies: keep that copy small
+            block = windows[first : first + _BLOCK]
+            result[WINDOW + first : WINDOW + first + len(block)] = bound(block)
+    return result
+
+
+def _spiking_steps(
+    steps: IntArray, values: FloatArray, thresholds: Callable[[FloatArray], FloatArray], restarts: Sequence[int]
+) -> IntArray | None:
+    present = ~np.isnan(values)
+    if not present.any():
+        return None
+    steps, values = steps[present], values[present]
+    cuts = np.searchsorted(steps, np.array(sorted(restarts), dtype=np.int64), side="right")
+    judged = np.concatenate([part > thresholds(part) for part in np.split(values, cuts)])
+    return steps[judged]
 
 
 @dataclass(frozen=True)
@@ -55,6 +150,7 @@ def _insertion(event: GrowEvent, history: RunHistory, spikes: SpikeSteps) -> Ins
     later = [point for point in history.metrics.evaluations if event.step < point.step <= end]
     target = event.step + UPDATES_AFTER
     nearest = min(later, key=lambda point: abs(point.step - target), default=None)
+    bump, recovery = _bump(event, later)
     return Insertion(
         step=event.step,
         method=event.method,
@@ -67,32 +163,24 @@ def _insertion(event: GrowEvent, history: RunHistory, spikes: SpikeSteps) -> Ins
         updates=None if nearest is None else nearest.step - event.step,
         gradient_spike=spikes.gradients(event.step, min(end, target)),
         loss_spikes=spikes.losses(event.step, min(end, target)),
-        growth_bump=_bump(event, later),
-        steps_to_recover=_recovery(event, later),
+        growth_bump=bump,
+        steps_to_recover=recovery,
     )
 
 
-def _rise(event: GrowEvent, later: Sequence[Evaluated]) -> list[tuple[int, float]]:
-    """Steps since the growth and loss over the level before it, from the insertion on; nothing if not measured."""
+def _bump(event: GrowEvent, later: Sequence[Evaluated]) -> tuple[float | None, float | None]:
+    """The growth bump, and the steps to recover from it."""
     if event.loss_before is None or event.loss_after is None:
-        return []
+        return None, None
     points = [(0, event.loss_after), *((point.step - event.step, point.validation.loss) for point in later)]
-    return [(steps, loss - event.loss_before) for steps, loss in points]
-
-
-def _bump(event: GrowEvent, later: Sequence[Evaluated]) -> float | None:
-    near = [rise for steps, rise in _rise(event, later) if steps <= BUMP_STEPS]
-    return max(near) if len(near) > 1 else None
-
-
-def _recovery(event: GrowEvent, later: Sequence[Evaluated]) -> float | None:
-    if _bump(event, later) is None:
-        return None
-    rise = _rise(event, later)
-    above = [place for place, (steps, height) in enumerate(rise) if height > 0 and steps <= BUMP_STEPS]
-    if not above:
-        return 0.0
-    for (before, high), (after, low) in pairwise(rise[above[0] :]):
+    rise = [(steps, loss - event.loss_before) for steps, loss in points]
+    near = [height for steps, height in rise if steps <= BUMP_STEPS]
+    if len(near) < 2:
+        return None, None
+    above = next((place for place, height in enumerate(near) if height > 0), None)
+    if above is None:
+        return max(near), 0.0
+    for (before, high), (after, low) in pairwise(rise[above:]):
         if low <= 0:
-            return before + (after - before) * high / (high - low)
-    return None
+            return max(near), before + (after - before) * high / (high - low)
+    return max(near), None

@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from functools import cached_property
 
-from ppdgrow.comparison.arms import Arm
 from ppdgrow.comparison.curves import Axis, EqualFigures, cost_ratio, equal_figures, recorded
 from ppdgrow.comparison.history import RunHistory
-from ppdgrow.comparison.insertions import Insertion, insertions_of
-from ppdgrow.comparison.spikes import SpikeCounts, find_spikes
+from ppdgrow.comparison.insertions import Insertion, SpikeCounts, SpikeSteps, find_spikes, insertions_of
 from ppdgrow.config.state import Cost, Validation
 from ppdgrow.statistics import Estimate, estimate
 
@@ -19,16 +18,12 @@ class ComparedRun:
     """One run with everything that is said of it.
 
     `reference` is the baseline's run of the same seed, or where there is none its first (`paired` is then False); for
-    the runs of the baseline it is the run itself. `equal` is None for these.
+    the runs of the baseline it is the run itself.
     """
 
     history: RunHistory
     reference: RunHistory
-    paired: bool
-    insertions: tuple[Insertion, ...]
-    gradient_spikes: SpikeCounts
-    loss_spikes: int
-    equal: EqualFigures | None
+    paired: bool = True
     test: Validation | None = None
 
     @property
@@ -39,11 +34,27 @@ class ComparedRun:
     def validation(self) -> Validation:
         return self.history.final.validation
 
+    @cached_property
+    def equal(self) -> EqualFigures | None:
+        """The run against its reference; None for the runs of the baseline."""
+        return None if self.history is self.reference else equal_figures(self.reference, self.history)
+
+    @cached_property
+    def _spikes(self) -> SpikeSteps:
+        return find_spikes(self.history.metrics, self.history.changes)
+
     @property
-    def has_trials(self) -> bool:
-        """Whether growths were tried in its making, or something was spent on that."""
-        history = self.history
-        return history.state.ledger.trials != Cost() or history.trials_kept + history.trials_rejected > 0
+    def gradient_spikes(self) -> SpikeCounts:
+        return self._spikes.gradients(0, self.history.step)
+
+    @property
+    def loss_spikes(self) -> int:
+        return self._spikes.losses(0, self.history.step)
+
+    @cached_property
+    def insertions(self) -> tuple[Insertion, ...]:
+        """Every growth in the run's lineage, oldest first."""
+        return insertions_of(self.history, self._spikes)
 
     @property
     def loss_difference(self) -> float:
@@ -62,15 +73,33 @@ class ComparedRun:
 
 @dataclass(frozen=True)
 class ComparedArm:
-    """The runs of one arm, by rising seed, with what they say together. A figure is None where a run lacks it.
+    """Runs that differ in nothing but their seeds, by rising seed, with what they say together.
 
-    `left_out` names the runs of its folder that do not count.
+    A figure is None where a run lacks it, or for the baseline. `left_out` names runs of its folder that do not count.
     """
 
     name: str
     runs: tuple[ComparedRun, ...]
-    is_baseline: bool = False
     left_out: tuple[str, ...] = ()
+
+    @classmethod
+    def of(cls, name: str, histories: Sequence[RunHistory], left_out: Sequence[str] = ()) -> ComparedArm:
+        """An arm that is held against nothing, as the baseline is."""
+        return cls(name, tuple(ComparedRun(history, history) for history in histories), tuple(left_out))
+
+    def against(self, baseline: ComparedArm) -> ComparedArm:
+        """The arm with each of its runs held against the baseline's run of the same seed."""
+        first = baseline.first.history
+        references = {history.seeds: history for history in reversed(baseline.histories)}
+        if len(baseline.runs) == len(self.runs) == 1:
+            references = {self.first.history.seeds: first}  # one run against one: the warning names their seeds
+        pairs = [(history, references.get(history.seeds)) for history in self.histories]
+        runs = tuple(ComparedRun(history, found or first, paired=found is not None) for history, found in pairs)
+        return replace(self, runs=runs)
+
+    @property
+    def is_baseline(self) -> bool:
+        return self.first.history is self.first.reference
 
     @property
     def pairs(self) -> tuple[ComparedRun, ...]:
@@ -83,13 +112,14 @@ class ComparedArm:
         return self.runs[0]
 
     @property
-    def histories(self) -> list[RunHistory]:
-        return [run.history for run in self.runs]
+    def has_trials(self) -> bool:
+        """Whether growths were tried in the making of a run, or something was spent on that."""
+        spent = any(history.state.ledger.trials != Cost() for history in self.histories)
+        return spent or any(history.trials_kept + history.trials_rejected for history in self.histories)
 
     @property
-    def loss(self) -> Estimate:
-        """Final validation losses in nats."""
-        return Estimate(tuple(run.validation.loss for run in self.runs))
+    def histories(self) -> list[RunHistory]:
+        return [run.history for run in self.runs]
 
     @property
     def loss_difference(self) -> Estimate | None:
@@ -114,32 +144,10 @@ class ComparedArm:
         return sum(run.cost_to_loss(axis) is not None for run in self.pairs)
 
 
-def compared_arms(arms: Sequence[Arm]) -> tuple[ComparedArm, ...]:
-    """Every run of every arm against the runs of the first arm."""
-    baseline = arms[0].histories
-    references = {history.seeds: history for history in reversed(baseline)}
-    own = tuple(compared_run(history, history) for history in baseline)
-    found = [ComparedArm(arms[0].name, own, is_baseline=True, left_out=arms[0].left_out)]
-    for arm in arms[1:]:
-        runs = []
-        for history in arm.histories:
-            reference = references.get(history.seeds)
-            if reference is None and len(baseline) == len(arm.histories) == 1:
-                reference = baseline[0]  # one run against one: the warning names their seeds
-            runs.append(compared_run(history, reference or baseline[0], paired=reference is not None))
-        found.append(ComparedArm(arm.name, tuple(runs), left_out=arm.left_out))
-    return tuple(found)
+def several_seeds(arms: Sequence[ComparedArm]) -> bool:
+    return any(len(arm.runs) > 1 for arm in arms)
 
 
-def compared_run(history: RunHistory, reference: RunHistory, *, paired: bool = True) -> ComparedRun:
-    """A run with its figures against a run of the baseline, which may be the run itself."""
-    spikes = find_spikes(history.metrics, history.changes)
-    return ComparedRun(
-        history=history,
-        reference=reference,
-        paired=paired,
-        insertions=insertions_of(history, spikes),
-        gradient_spikes=spikes.gradients(0, history.step),
-        loss_spikes=spikes.losses(0, history.step),
-        equal=None if history is reference else equal_figures(reference, history),
-    )
+def single_runs(arm: ComparedArm) -> list[ComparedArm]:
+    """Each run of an arm as an arm of its own."""
+    return [replace(arm, runs=(run,), left_out=()) for run in arm.runs]

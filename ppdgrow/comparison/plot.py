@@ -11,11 +11,11 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from ppdgrow.comparison.columns import AXIS_TEXT, LOSS, several_seeds
+from ppdgrow.comparison.columns import AXIS_TEXT, LOSS
 from ppdgrow.comparison.compare import Comparison
 from ppdgrow.comparison.criteria import loss_unit
-from ppdgrow.comparison.curves import AXES, Axis, Band, bands, cost_of, difference_band
-from ppdgrow.comparison.measures import ComparedArm
+from ppdgrow.comparison.curves import AXES, Axis, Band, bands, costed_points, difference_band
+from ppdgrow.comparison.measures import ComparedArm, several_seeds
 from ppdgrow.console.picture import COLOURS, INK, new_figure, render
 
 if TYPE_CHECKING:
@@ -57,29 +57,24 @@ def _losses(axes: Axes, comparison: Comparison, axis: Axis) -> None:
     for place, (arm, band) in enumerate(zip(comparison.arms, curves, strict=True)):
         _curve(axes, band, place)
         _mark_insertions(axes, arm, place, axis)
-    _frame(axes)
     first = SHOWN_FROM * max((band.at[-1] for band in curves if band.at), default=0.0)
-    _limit(axes, [value for band in curves for value in _values(band, first)])
+    _frame(axes, [value for band in curves for value in _values(band, first)])
 
 
 def _differences(axes: Axes, comparison: Comparison, axis: Axis) -> None:
     axes.axhline(0, color=INK, linewidth=1.6)
-    scaled: list[float] = [0.0]
+    scaled = [0.0]
     for place, arm in enumerate(comparison.arms):
-        if arm.is_baseline or not arm.pairs:
-            continue
-        band = difference_band([(run.reference, run.history) for run in arm.pairs], axis)
-        _curve(axes, band, place)
-        if band.at:
-            scaled += _values(band, SCALED_FROM * band.at[-1])
-    _frame(axes)
-    _limit(axes, scaled)
+        if arm.pairs and not arm.is_baseline:
+            band = difference_band([(run.reference, run.history) for run in arm.pairs], axis)
+            _curve(axes, band, place)
+            scaled += _values(band, SCALED_FROM * max(band.at, default=0.0))
+    _frame(axes, scaled)
 
 
 def _curve(axes: Axes, band: Band, place: int) -> None:
-    if not band.at:
-        return
-    axes.plot(band.at, band.mean, **_stroke(place))
+    if band.at:
+        axes.plot(band.at, band.mean, **_stroke(place))
     if band.low != band.high:
         axes.fill_between(band.at, band.low, band.high, color=_colour(place), alpha=0.15, linewidth=0)
 
@@ -99,16 +94,14 @@ def _mark_insertions(axes: Axes, arm: ComparedArm, place: int, axis: Axis) -> No
     """An open circle for each step at which seeds of an arm grew, at the mean of their losses before it."""
     marks: dict[int, list[tuple[float, float]]] = {}
     for run in arm.runs:
-        known = [(point.step, cost_of(run.history, point, axis)) for point in run.history.metrics.evaluations]
-        costs = [(step, cost) for step, cost in known if cost is not None]
+        known = costed_points(run.history, axis)
         for insertion in run.insertions:
-            if insertion.loss_before is not None and costs:
-                steps, reached = zip(*costs, strict=True)
-                cost = float(np.interp(insertion.step, steps, reached))
-                marks.setdefault(insertion.step, []).append((cost, insertion.loss_before))
+            if insertion.loss_before is not None and known:
+                cost = np.interp(insertion.step, [point.step for point, _ in known], [cost for _, cost in known])
+                marks.setdefault(insertion.step, []).append((float(cost), insertion.loss_before))
     for found in marks.values():
-        cost, loss = (fmean(column) for column in zip(*found, strict=True))
-        axes.plot([cost], [loss], "o", markersize=6, markerfacecolor="white", markeredgecolor=_colour(place))
+        at, before = (fmean(column) for column in zip(*found, strict=True))
+        axes.plot([at], [before], "o", markersize=6, markerfacecolor="white", markeredgecolor=_colour(place))
 
 
 def _values(band: Band, first: float) -> list[float]:
@@ -117,17 +110,15 @@ def _values(band: Band, first: float) -> list[float]:
     return [value for at, *values in rows if at >= first for value in values]
 
 
-def _limit(axes: Axes, values: Sequence[float]) -> None:
-    if values and max(values) > min(values):
-        margin = 0.06 * (max(values) - min(values))
-        axes.set_ylim(min(values) - margin, max(values) + margin)
-
-
-def _frame(axes: Axes) -> None:
+def _frame(axes: Axes, values: Sequence[float]) -> None:
+    """The grid, and limits between which these values fit."""
     axes.grid(color="#DDDDDD", linewidth=0.6)
     axes.set_axisbelow(True)
     axes.set_xlim(left=0)
     axes.spines[["top", "right"]].set_visible(False)
+    if values and max(values) > min(values):
+        margin = 0.06 * (max(values) - min(values))
+        axes.set_ylim(min(values) - margin, max(values) + margin)
 
 
 def _legend(figure: Figure, comparison: Comparison) -> None:

@@ -3,19 +3,18 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Iterator
+from collections import defaultdict
+from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 from statistics import fmean
-from typing import Any
 
-from ppdgrow.comparison.column import Layout
-from ppdgrow.comparison.columns import arm_rows, columns, several_seeds, single_runs
+from ppdgrow.comparison.columns import Layout, arm_rows, columns
 from ppdgrow.comparison.compare import HTML, Comparison
 from ppdgrow.comparison.criteria import ONE_SEED, loss_unit
 from ppdgrow.comparison.history import join_seeds
 from ppdgrow.comparison.insertion_columns import insertion_rows
-from ppdgrow.comparison.measures import ComparedRun
+from ppdgrow.comparison.measures import ComparedRun, several_seeds, single_runs
 from ppdgrow.comparison.plot import draw_comparison
 from ppdgrow.comparison.tables import ONE_SEED_EACH, criteria_matrix, criterion_cells
 from ppdgrow.config.requests import CompareRequest
@@ -48,26 +47,29 @@ def write_files(comparison: Comparison, request: CompareRequest) -> Iterator[Pat
 
 
 def report_page(comparison: Comparison, picture: bytes | None, picture_file: str | None = None) -> Page:
-    """The page of a comparison.
+    """The page of a comparison that is not one of `accept`.
 
-    Args:
-        comparison: not one of `accept`.
-        picture: the curves as SVG, which HTML holds; None leaves them out of it.
-        picture_file: where Markdown finds the picture, relative to the page.
+    `picture` is the curves as SVG, which HTML holds (None: without them); Markdown finds `picture_file` beside itself.
     """
     arms, baseline = comparison.arms, comparison.baseline
 
     def table(layout: Layout, left: tuple[int, ...] = (0,)) -> Table:
         return replace(arm_rows(arms, comparison.columns(layout)), left=left)
 
+    accepted = [arm.name for arm in arms if comparison.verdict_on(arm) == "accept"]
+    passed = f"All judged criteria passed: {', '.join(accepted)}." if accepted else "No arm passed all criteria."
+    runs = [run for arm in arms for run in single_runs(arm)]
+    of_run = [column for column in columns(runs) if column.layouts & Layout.RUNS]
+    header = ("arm", f"criterion, against {baseline.name}", "figure", "bound", "outcome", "note")
+    criteria = tuple((c.run, c.name, *criterion_cells(c)) for c in comparison.criteria)
     blocks: list[Block] = [
-        Paragraph(_verdicts(comparison)),
+        Paragraph(f"{passed} Baseline of all of them: {baseline.name}."),
         table(Layout.MANY, left=(0, 1)),
         Paragraph(_how_to_read(comparison)),
         *([Picture(picture, PICTURE_TEXT, picture_file)] if picture or picture_file else []),
         Heading("Criteria"),
         criteria_matrix(comparison),
-        _criteria(comparison),
+        Table(header, criteria, left=(0, 1, 5)),
         Heading("Cost to the final loss of the baseline"),
         Paragraph(
             f"Cost until the validation loss first fell to the final loss of {baseline.name} (of the same seed), over "
@@ -80,7 +82,7 @@ def report_page(comparison: Comparison, picture: bytes | None, picture_file: str
         *_insertions(comparison),
         *_classes(comparison),
         Heading("Every run"),
-        _runs(comparison),
+        arm_rows(runs, of_run),
         Heading("Size"),
         table(Layout.SIZE),
         Heading("What to doubt"),
@@ -97,12 +99,6 @@ def report_page(comparison: Comparison, picture: bytes | None, picture_file: str
     return Page(f"{baseline.first.history.state.data.name}: {others} against {baseline.name}", tuple(blocks))
 
 
-def _verdicts(comparison: Comparison) -> str:
-    accepted = [arm.name for arm in comparison.arms[1:] if comparison.verdict_on(arm) == "accept"]
-    passed = f"All judged criteria passed: {', '.join(accepted)}." if accepted else "No arm passed all criteria."
-    return f"{passed} Baseline of all of them: {comparison.baseline.name}."
-
-
 def _how_to_read(comparison: Comparison) -> str:
     unit = loss_unit(comparison.baseline.first.history)
     several = "mean and standard deviation (sd) over the seeds; [..]: 95 % interval of the mean paired difference"
@@ -112,12 +108,6 @@ def _how_to_read(comparison: Comparison) -> str:
         f"{comparison.baseline.name}; to equal loss: see below. "
         "Insertion: the largest change of the validation loss by putting blocks in, in any seed; 0 is exact."
     )
-
-
-def _criteria(comparison: Comparison) -> Table:
-    rows = tuple((c.run, c.name, *criterion_cells(c)) for c in comparison.criteria)
-    header = ("arm", f"criterion, against {comparison.baseline.name}", "figure", "bound", "outcome", "note")
-    return Table(header, rows, left=(0, 1, 5))
 
 
 def _insertions(comparison: Comparison) -> Iterator[Block]:
@@ -143,11 +133,6 @@ def _classes(comparison: Comparison) -> Iterator[Block]:
         yield Table(("class", *(arm.name for arm in comparison.arms)), tuple(rows))
 
 
-def _runs(comparison: Comparison) -> Table:
-    runs = [run for arm in comparison.arms for run in single_runs(arm)]
-    return arm_rows(runs, [column for column in columns(runs) if column.layouts & Layout.RUNS])
-
-
 def _caveats(comparison: Comparison) -> Iterator[str]:
     """What is true of every such comparison."""
     yield (
@@ -162,19 +147,12 @@ def _making(comparison: Comparison) -> Iterator[str]:
     first = comparison.baseline.first.history
     events = [event for run in comparison.runs for event in run.history.events]
     makings = [made for event in events if (made := getattr(event, "provenance", None)) is not None]
-    named: list[tuple[str, Callable[[dict[str, Any]], Any]]] = [
-        ("machine", lambda made: made.get("machine")),
-        ("ppdgrow", lambda made: f"{made.get('ppdgrow')}, commit {made.get('commit')}"),
-        ("Python", lambda made: made.get("python")),
-    ]
-    for name, read in named:
-        values = dict.fromkeys(str(read(made)) for made in makings)
+    for name, text in (("machine", "{machine}"), ("ppdgrow", "{ppdgrow}, commit {commit}"), ("Python", "{python}")):
+        values = dict.fromkeys(text.format_map(defaultdict(lambda: None, made)) for made in makings)
         yield f"{name}: {'; '.join(values) or 'not recorded'}"
-    environments = dict.fromkeys(
-        f"torch {e.torch}, {e.device}, {e.precision}, {e.threads} threads, {e.cpu_capability}"
-        for e in (run.history.state.environment for run in comparison.runs)
-    )
-    yield f"environment: {'; '.join(environments)}"
+    text = "torch {torch}, {device}, {precision}, {threads} threads, {cpu_capability}"
+    environments = (run.history.state.environment.model_dump() for run in comparison.runs)
+    yield f"environment: {'; '.join(dict.fromkeys(text.format_map(environment) for environment in environments))}"
     data = first.state.data
     yield f"data: {data.name}, tokenizer {data.tokenizer or 'none'}, {data.validation_examples:,} validation examples"
     for split, digest in sorted(data.sha256.items()):

@@ -10,17 +10,10 @@ import re
 from collections.abc import Mapping, Sequence
 from itertools import takewhile
 
-from ppdgrow.comparison.column import NOTHING, Layout, exact, interval
-from ppdgrow.comparison.columns import arm_rows
+from ppdgrow.comparison.columns import Layout, arm_rows, interval
 from ppdgrow.comparison.compare import Comparison
-from ppdgrow.comparison.criteria import (
-    CHEAPER_FLOPS,
-    CHEAPER_SECONDS,
-    COMPARABLE_ACCURACY,
-    NO_INSERTION_SPIKE,
-    ONE_SEED,
-    Criterion,
-)
+from ppdgrow.comparison.criteria import NO_INSERTION_SPIKE, ONE_SEED, Criterion
+from ppdgrow.comparison.insertion_columns import NOTHING, exact
 from ppdgrow.console import format_count, format_flops, format_seconds, table_columns
 from ppdgrow.console.page import Table
 from ppdgrow.console.tables import table_width
@@ -109,9 +102,7 @@ def _figure(criterion: Criterion) -> str:
         return NOTHING
     if criterion.name == NO_INSERTION_SPIKE:
         return exact(value)
-    ratio = criterion.name in (CHEAPER_FLOPS, CHEAPER_SECONDS)
-    digits, unit = (2, "") if ratio else (2, " pt") if criterion.name == COMPARABLE_ACCURACY else (4, "")
-    sign = "" if ratio else "+"
+    digits, sign, unit = {"ratio": (2, "", ""), "pt": (2, "+", " pt")}.get(criterion.unit, (4, "+", ""))
     deciding = {"mean": value, "low": criterion.low, "high": criterion.high}[criterion.judged]
     # A figure that rounds to its bound would contradict the verdict beside it.
     while deciding is not None and deciding != criterion.bound and round(deciding - criterion.bound, digits) == 0:

@@ -6,9 +6,10 @@ batches; `always` judges nothing. Losses are in nats per target (per image under
 
 from __future__ import annotations
 
+import math
 from abc import ABC, abstractmethod
 from dataclasses import dataclass
-from typing import Any, ClassVar
+from typing import Any, ClassVar, Literal
 
 import torch
 
@@ -95,14 +96,6 @@ class Decision:
     margin: float
 
     @property
-    def parent_passes(self) -> bool:
-        return RULES["parent"].accepts(self)
-
-    @property
-    def twin_passes(self) -> bool:
-        return RULES["twin"].accepts(self)
-
-    @property
     def accepted(self) -> bool:
         return RULES[self.rule].accepts(self)
 
@@ -123,13 +116,17 @@ class Decision:
             "margin": self.margin,
         }
 
+    @property
+    def rules(self) -> list[AcceptanceRule]:
+        """The rule that decides, then those that judge too where a twin is trained."""
+        judging = [rule for rule in RULES.values() if rule.trains_twin == RULES[self.rule].trains_twin]
+        return sorted(judging, key=lambda rule: rule.name != self.rule)
+
     def lines(self) -> list[str]:
         """The figures in words, that of the rule that decides first; others stand beside it where there is a twin."""
         if self.change is None:
             return ["the trial diverged: its loss was not finite"]
-        trains_twin = RULES[self.rule].trains_twin
-        rules = sorted(RULES.values(), key=lambda rule: rule.name != self.rule)
-        return [text for rule in rules if rule.trains_twin == trains_twin and (text := rule.line(self)) is not None]
+        return [text for rule in self.rules if (text := rule.line(self)) is not None]
 
     def caution(self) -> str:
         return PARENT_RULE_NOTE if self.twin is None else self.twin.scope
@@ -139,16 +136,24 @@ class AcceptanceRule(ABC):
     """How a growth is judged after its trial.
 
     `trains_twin`: the ungrown model is trained beside the trial, and is the run if the growth is rejected; without it
-    nothing is rejected. `min_examples` are the validation examples that its figure takes.
+    nothing is rejected. `min_examples` are the validation examples that its figure takes. `caution` is what to know
+    before its decision is believed, `relation` how its figure is held against its bound, `judged_at` where.
     """
 
     name: ClassVar[Rule]
     trains_twin: ClassVar[bool] = True
     min_examples: ClassVar[int] = 1
+    caution: ClassVar[str] = ""
+    relation: ClassVar[Literal["<", "<="]] = "<="
+    judged_at: ClassVar[str] = "step {trial:,} against step {parent:,}"
 
     @abstractmethod
     def accepts(self, decision: Decision) -> bool:
         """Whether a trial with these figures is kept; never one that diverged."""
+
+    @abstractmethod
+    def judged(self, decision: Decision) -> tuple[float | None, float]:
+        """Its figure, None where it has none, and the bound that this is held against."""
 
     @abstractmethod
     def line(self, decision: Decision) -> str | None:
@@ -158,10 +163,10 @@ class AcceptanceRule(ABC):
     def plan(self, entry: GrowthConfig) -> str:
         """What becomes of a growth, before it is tried, in words."""
 
-    def _line(self, decision: Decision, figure: str, bound: str) -> str:
+    def _line(self, decision: Decision, figure: str) -> str:
         decides = " decides" if decision.rule == self.name else ""
         verdict = "accepts" if self.accepts(decision) else "rejects"
-        return f"{self.name} rule{decides}: {figure}, bound {bound}: {verdict}"
+        return f"{self.name} rule{decides}: {figure}, bound {self.relation} {self.judged(decision)[1]:+g}: {verdict}"
 
     def _trial(self, entry: GrowthConfig, bound: str) -> str:
         reject = "taken out if rejected"
@@ -175,13 +180,17 @@ class ParentRule(AcceptanceRule):
     """Accepts iff `loss_after <= loss_before + epsilon`."""
 
     name = "parent"
+    caution = PARENT_RULE_NOTE
 
     def accepts(self, decision: Decision) -> bool:
         return decision.loss_after is not None and decision.loss_after <= decision.loss_before + decision.epsilon
 
+    def judged(self, decision: Decision) -> tuple[float | None, float]:
+        return decision.change, decision.epsilon
+
     def line(self, decision: Decision) -> str | None:
         figure = f"{decision.loss_before:.6f} -> {decision.loss_after:.6f} ({decision.change:+.6f})"
-        return self._line(decision, figure, f"<= {decision.epsilon:+g}")
+        return self._line(decision, figure)
 
     def plan(self, entry: GrowthConfig) -> str:
         return self._trial(entry, f"epsilon {entry.trial.epsilon:g}")
@@ -192,16 +201,21 @@ class TwinRule(AcceptanceRule):
 
     name = "twin"
     min_examples = 2
+    relation = "<"
+    judged_at = "upper end of the 95 % interval at step {trial:,}"
 
     def accepts(self, decision: Decision) -> bool:
         return decision.twin is not None and decision.twin.high < decision.margin
+
+    def judged(self, decision: Decision) -> tuple[float | None, float]:
+        return None if decision.twin is None else decision.twin.high, decision.margin
 
     def line(self, decision: Decision) -> str | None:
         twin = decision.twin
         if twin is None:
             return None
         figure = f"grown - twin {twin.mean:+.6f}, 95 % [{twin.low:+.6f}, {twin.high:+.6f}]"
-        return self._line(decision, figure, f"< {decision.margin:+g}")
+        return self._line(decision, figure)
 
     def plan(self, entry: GrowthConfig) -> str:
         return self._trial(entry, f"margin {entry.trial.margin:g}")
@@ -215,6 +229,9 @@ class AlwaysRule(AcceptanceRule):
 
     def accepts(self, decision: Decision) -> bool:
         return decision.loss_after is not None
+
+    def judged(self, decision: Decision) -> tuple[float | None, float]:
+        return decision.change, math.inf
 
     def line(self, decision: Decision) -> str | None:
         return (

@@ -13,9 +13,8 @@ from synthetic_runs import trial as trial_events
 from ppdgrow.checkpoint import manifest_digest
 from ppdgrow.comparison.comparability import check_twin, warnings_of_twin
 from ppdgrow.comparison.compare import Comparison, compare, compare_runs
-from ppdgrow.comparison.criteria import PARENT_RULE, TWIN_RULE, parent_rule, twin_rule
-from ppdgrow.comparison.history import RunHistory
-from ppdgrow.comparison.reading import read_history
+from ppdgrow.comparison.criteria import rule_criteria
+from ppdgrow.comparison.history import RunHistory, read_history
 from ppdgrow.comparison.tables import comparison_rows, criteria_rows, verdict_lines
 from ppdgrow.config.requests import CompareRequest
 from ppdgrow.console import Narrator
@@ -63,7 +62,7 @@ def test_the_parent_rule(tmp_path: Path, before: float, after: float, epsilon: f
         "margin": 0.01,
         "cost": {"trial": cost, "twin": None},
     }
-    assert [(c.name, c.passed) for c in comparison.criteria] == [(PARENT_RULE, verdict == "accept")]
+    assert [(c.name, c.passed) for c in comparison.criteria] == [("parent rule", verdict == "accept")]
     assert any("hardly ever rejects" in note for note in comparison.notes)
     assert comparison.warnings == ()
 
@@ -185,7 +184,7 @@ def test_the_rule_that_decides_decides_alone_and_both_are_shown(
     assert comparison.verdict == comparison.document()["verdict"] == verdict
     first, second = comparison.criteria
     assert (first.passed, second.passed) == (verdict == "accept", verdict != "accept")
-    assert {first.name, second.name} == {PARENT_RULE, TWIN_RULE}
+    assert {first.name, second.name} == {"parent rule", "twin rule"}
     assert first.name == f"{rule} rule"
     assert "does not decide" not in first.note
     assert second.note.startswith("does not decide")
@@ -205,7 +204,8 @@ def test_the_rule_that_decides_decides_alone_and_both_are_shown(
 def test_a_figure_at_its_bound_is_not_below_it(tmp_path: Path) -> None:
     parent, trial, twin = map(read_history, family(tmp_path))
     decision = Decision("twin", 4.0, 4.0, 0.0, PairedDifference(0.0, 0.0, 0.0, 64), 0.0)
-    assert (parent_rule(parent, trial, decision).passed, twin_rule(trial, twin, decision).passed) == (True, False)
+    found = {criterion.name: criterion.passed for criterion in rule_criteria(decision, parent, trial, twin)}
+    assert found == {"parent rule": True, "twin rule": False}
 
 
 def test_runs_compared_without_a_decision_have_none(tmp_path: Path) -> None:

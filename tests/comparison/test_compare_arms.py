@@ -337,7 +337,7 @@ def test_runs_of_a_folder_that_cannot_count_are_left_out_by_name(tmp_path: Path)
     write_run(tmp_path / "other" / "seed-3", {20: 9.0}, seed=3, events=[planned])
     comparison = compare_runs([tmp_path / "base", tmp_path / "other"])
     arm = comparison.arms[1]
-    assert (arm.left_out, arm.loss.values) == (("seed-1", "seed-2", "seed-3"), (4.0,))
+    assert (arm.left_out, [run.validation.loss for run in arm.runs]) == (("seed-1", "seed-2", "seed-3"), [4.0])
     told = "\n".join(comparison.warnings)
     for reason in ("seed-1: .*no checkpoints", "seed-2: .*no steps", "seed-3: unfinished, at step 20 of 50$"):
         assert re.search(f"^other: left out {reason}", told, re.MULTILINE), told

@@ -13,9 +13,8 @@ from synthetic_runs import growth, trial, write_run
 from ppdgrow.comparison.compare import Comparison, compare_runs
 from ppdgrow.comparison.criteria import CHEAPER_FLOPS, CHEAPER_SECONDS, Criterion
 from ppdgrow.comparison.curves import AXES, GRID, Axis, bands, cost_ratio, cost_to_reach
-from ppdgrow.comparison.history import RunHistory
+from ppdgrow.comparison.history import RunHistory, read_history
 from ppdgrow.comparison.insertions import BUMP_STEPS
-from ppdgrow.comparison.reading import read_history
 from ppdgrow.config.state import Cost
 
 SPENT = {"cost": {"tokens": 8, "flops": 30}, "timing": {"seconds": 3.0}}

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from ppdgrow.comparison.history import FloatArray, Metrics
-from ppdgrow.comparison.spikes import SpikeCounts, find_spikes, gradient_thresholds, loss_thresholds
+from ppdgrow.comparison.insertions import SpikeCounts, find_spikes, gradient_thresholds, loss_thresholds
 
 
 def series(**columns: list[float] | FloatArray) -> Metrics:

@@ -10,8 +10,7 @@ from synthetic_runs import growth, trial, write_run
 
 from ppdgrow.comparison.compare import Comparison, compare_runs
 from ppdgrow.comparison.criteria import NO_INSERTION_SPIKE
-from ppdgrow.comparison.history import RunHistory
-from ppdgrow.comparison.reading import read_history
+from ppdgrow.comparison.history import RunHistory, read_history
 from ppdgrow.comparison.tables import comparison_rows, verdict_lines
 from ppdgrow.config.state import Cost
 

@@ -25,7 +25,7 @@ from local_images import write_classes
 from ppdgrow.checkpoint import RunFolder, read_checkpoint, read_jsonl, read_state, write_checkpoint, write_jsonl
 from ppdgrow.cli import build_app
 from ppdgrow.cli.app import run
-from ppdgrow.comparison.reading import read_history
+from ppdgrow.comparison.history import read_history
 from ppdgrow.data import batches
 from ppdgrow.data.batches import Batch, Batches
 from ppdgrow.engine import evaluate
