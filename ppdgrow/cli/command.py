@@ -10,7 +10,7 @@ from typing import Annotated, Any, Literal, TypeVar, get_args, get_origin
 import typer
 
 from ppdgrow.cli.completion import completer
-from ppdgrow.config.options import OUTPUT, Option, Request, kinds, setting
+from ppdgrow.config.options import Option, Request, kinds, setting
 from ppdgrow.config.yaml12 import parse_value
 from ppdgrow.console import Narrator
 from ppdgrow.errors import ConfigError
@@ -44,7 +44,7 @@ def command(request: type[R]) -> Callable[[Callable[[R, Narrator], None]], Calla
     switched_off = [name for name, option in options.items() if _is_off(option)]
     parameters = [_parameter(request, name, option) for name, option in options.items()]
     for flag, text in _NARRATION.items():
-        info = typer.Option(f"--{flag}", help=text, rich_help_panel=OUTPUT)
+        info = typer.Option(f"--{flag}", help=text, rich_help_panel="Output")
         parameters.append(Parameter(flag, Parameter.KEYWORD_ONLY, default=False, annotation=Annotated[bool, info]))
 
     def build(function: Callable[[R, Narrator], None]) -> Callable[..., None]:

@@ -1,7 +1,6 @@
 """Requests: pydantic models whose fields say how they look on the command line, and what is wrong with a value.
 
-`ppdgrow.cli.command` makes Typer's options out of the fields, in their order; `ppdgrow.api` a signature and its
-documentation.
+`ppdgrow.cli.command` makes Typer's options out of the fields, `ppdgrow.api` a signature and its documentation.
 """
 
 from __future__ import annotations
@@ -21,34 +20,22 @@ from ppdgrow.config.base import Frozen
 from ppdgrow.config.schema import Recipe
 from ppdgrow.errors import ConfigError
 
-RECIPE, MODEL, DATA, TRAINING, GROWTH = "Recipe", "Model", "Data", "Training", "Growth"
-SAMPLE, DECISION, HARDWARE, OUTPUT = "Sample", "Decision", "Hardware", "Output"
-_HEADINGS = {"model": MODEL, "data": DATA, "train": TRAINING}
+Heading = Literal["Recipe", "Model", "Data", "Training", "Growth", "Sample", "Decision", "Hardware", "Output"]
+_HEADINGS: dict[str, Heading] = {"model": "Model", "data": "Data", "train": "Training"}
 
 
 @dataclass(frozen=True)
 class Option:
-    """How a field looks on the command line.
-
-    Args:
-        help: sentences.
-        heading: of its group in the help.
-        metavar: what stands for the value; left out, it is named by its type.
-        flag: where it is not made of the field's name.
-        words: for completion, where the type does not name them.
-        argument: by place, not by a flag.
-        key: the recipe key that it sets; Python callers give those in `values`.
-        in_python: whether Python callers have it.
-    """
+    """How a field looks on the command line."""
 
     help: str
-    heading: str | None = None
-    metavar: str | None = None
-    flag: str | None = None
-    words: tuple[str, ...] = ()
-    argument: bool = False
-    key: str | None = None
-    in_python: bool = True
+    heading: Heading | None = None  # of its group in the help
+    metavar: str | None = None  # what stands for the value; left out, it is named by its type
+    flag: str | None = None  # where it is not made of the field's name
+    words: tuple[str, ...] = ()  # for completion, where the type does not name them
+    argument: bool = False  # by place, not by a flag
+    key: str | None = None  # the recipe key that it sets; Python callers give those in `values`
+    in_python: bool = True  # whether Python callers have it
 
 
 def option(*look: Any, default: Any = None, least: int | None = None, doc: str | None = None, **more: Any) -> Any:
@@ -58,7 +45,7 @@ def option(*look: Any, default: Any = None, least: int | None = None, doc: str |
     return Field(default, description=doc, ge=least, le=most, json_schema_extra=extra)
 
 
-def recipe_key(key: str, help: str = "{}.", heading: str | None = None, **more: Any) -> Any:
+def recipe_key(key: str, help: str = "{}.", heading: Heading | None = None, **more: Any) -> Any:
     """A flag of the command line that sets a recipe key, whose type and description are those of the schema."""
     field = setting(key)
     (kind, *_), text = kinds(field.annotation), str(field.description)
@@ -89,12 +76,8 @@ def plain(value: Any) -> Any:
         return {key: plain(inner) for key, inner in value.items()}
     if isinstance(value, list | tuple):
         return [plain(inner) for inner in value]
-    if isinstance(value, bool):
-        return value
-    if isinstance(value, Integral):
-        return int(value)
-    if isinstance(value, Real):
-        return float(value)
+    if isinstance(value, Real) and not isinstance(value, bool):
+        return int(value) if isinstance(value, Integral) else float(value)
     is_device = f"{type(value).__module__}.{type(value).__name__}" == "torch.device"
     return str(value) if is_device or isinstance(value, os.PathLike) else value
 
