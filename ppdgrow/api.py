@@ -73,7 +73,7 @@ def _parameters(request: type[Request]) -> tuple[list[Parameter], list[str]]:
         option = options.get(name)
         if option is not None and (option.key is not None or not option.in_python):
             continue
-        text = field.description or _without_flags(option.help if option else "")
+        text = (option and option.doc) or _without_flags(str(field.description))
         default = Parameter.empty if field.is_required() else field.default
         annotation: Any = field.annotation
         if annotation == tuple[Path, ...]:

@@ -13,7 +13,7 @@ from pathlib import Path
 from types import NoneType, UnionType
 from typing import Annotated, Any, Literal, Self, Union, get_args, get_origin
 
-from pydantic import Field, ValidationError, ValidationInfo, field_validator
+from pydantic import ConfigDict, Field, ValidationError, ValidationInfo, field_validator
 from pydantic.fields import FieldInfo
 
 from ppdgrow.config.base import Frozen
@@ -26,9 +26,8 @@ _HEADINGS: dict[str, Heading] = {"model": "Model", "data": "Data", "train": "Tra
 
 @dataclass(frozen=True)
 class Option:
-    """How a field looks on the command line."""
+    """How a field looks on the command line; its description is the help."""
 
-    help: str
     heading: Heading | None = None  # of its group in the help
     metavar: str | None = None  # what stands for the value; left out, it is named by its type
     flag: str | None = None  # where it is not made of the field's name
@@ -36,13 +35,15 @@ class Option:
     argument: bool = False  # by place, not by a flag
     key: str | None = None  # the recipe key that it sets; Python callers give those in `values`
     in_python: bool = True  # whether Python callers have it
+    help: str = ""
+    doc: str | None = None  # what Python callers read in place of the help
 
 
-def option(*look: Any, default: Any = None, least: int | None = None, doc: str | None = None, **more: Any) -> Any:
-    """A field with an `Option`; `doc` describes it to Python callers where the help does not."""
+def option(*look: Any, default: Any = None, help: str | None = None, least: int | None = None, **more: Any) -> Any:
+    """A field with an `Option`; its help is the text below it, if none is given here."""
     most = None if least is None else 2**63 - 1
     extra: Any = {"option": Option(*look, **more)}
-    return Field(default, description=doc, ge=least, le=most, json_schema_extra=extra)
+    return Field(default, description=help, ge=least, le=most, json_schema_extra=extra)
 
 
 def recipe_key(key: str, help: str = "{}.", heading: Heading | None = None, **more: Any) -> Any:
@@ -52,7 +53,7 @@ def recipe_key(key: str, help: str = "{}.", heading: Heading | None = None, **mo
     text = help.format(text[:1].upper() + text[1:] if help.startswith("{}") else text)
     words = get_args(kind) if get_origin(kind) is Literal else ()
     more = {"metavar": "|".join(words) or None, "words": words} | more
-    return option(text, heading or _HEADINGS[key.partition(".")[0]], key=key, **more)
+    return option(heading or _HEADINGS[key.partition(".")[0]], key=key, help=text, **more)
 
 
 def setting(key: str) -> FieldInfo:
@@ -76,7 +77,9 @@ def plain(value: Any) -> Any:
         return {key: plain(inner) for key, inner in value.items()}
     if isinstance(value, list | tuple):
         return [plain(inner) for inner in value]
-    if isinstance(value, Real) and not isinstance(value, bool):
+    if isinstance(value, bool):
+        return value
+    if isinstance(value, Real):
         return int(value) if isinstance(value, Integral) else float(value)
     is_device = f"{type(value).__module__}.{type(value).__name__}" == "torch.device"
     return str(value) if is_device or isinstance(value, os.PathLike) else value
@@ -84,6 +87,8 @@ def plain(value: Any) -> Any:
 
 class Request(Frozen):
     """The options of one command. Paths are not yet looked at."""
+
+    model_config = ConfigDict(use_attribute_docstrings=True)
 
     @classmethod
     def parse(cls, values: Mapping[str, Any], *, flags: bool = False) -> Self:
@@ -115,7 +120,8 @@ class Request(Frozen):
         for name, field in cls.model_fields.items():
             if isinstance(field.json_schema_extra, dict):
                 look: Any = field.json_schema_extra["option"]
-                yield name, look if look.flag else replace(look, flag=f"--{name.replace('_', '-')}")
+                flag = look.flag or f"--{name.replace('_', '-')}"
+                yield name, replace(look, flag=flag, help=" ".join((field.description or "").split()))
 
     @field_validator("*", mode="before")
     @classmethod
