@@ -9,7 +9,7 @@ from typing import Annotated, Any, Literal, TypeVar, get_args, get_origin
 
 import typer
 
-from ppdgrow.cli.completion import completer
+from ppdgrow.cli.completion import COMPLETERS, words
 from ppdgrow.config.options import Option, Request, kinds, setting
 from ppdgrow.config.yaml12 import parse_value
 from ppdgrow.console import Narrator
@@ -71,7 +71,8 @@ def _parameter(request: type[Request], name: str, option: Option) -> Parameter:
     of_schema = option.key is not None and field.annotation is Any
     kind = kinds(setting(str(option.key)).annotation if of_schema else field.annotation)[0]
     details: dict[str, Any] = {"metavar": option.metavar, "help": option.help}
-    details["autocompletion"] = completer(name, option.words, listed="[," in (option.metavar or ""))
+    listed = "[," in (option.metavar or "")
+    details["autocompletion"] = words(*option.words, listed=listed) if option.words else COMPLETERS.get(name)
     if get_origin(kind) is Literal and of_schema:
         kind = str
     elif get_origin(kind) is tuple:
