@@ -33,7 +33,7 @@ def run(request: CompareRequest, narrator: Narrator) -> None:
     belong to them). One seed of each arm is a hint, not evidence: run at least three.
     """
     with narrator.status("importing torch"):
-        from ppdgrow.cli.next_command import after_comparison
+        from ppdgrow.cli.next_command import propose_after_comparison
         from ppdgrow.comparison.compare import compare
         from ppdgrow.comparison.report import write_files
 
@@ -44,7 +44,7 @@ def run(request: CompareRequest, narrator: Narrator) -> None:
     _print_result(comparison, narrator)
     for path in write_files(comparison, request):
         narrator.say(f"written: {path}")
-    after_comparison(comparison, request).show(narrator)
+    propose_after_comparison(narrator, comparison, request)
     if request.accept and comparison.verdict == "reject":
         raise typer.Exit(3)
 

@@ -28,14 +28,14 @@ def run(request: GrowRequest, narrator: Narrator) -> None:
     output is the new run folder.
     """
     with narrator.status("importing torch"):
-        from ppdgrow.cli.next_command import after
+        from ppdgrow.cli.next_command import propose_after
         from ppdgrow.growth.grow import grow
 
     with narrator.status(f"growing {request.checkpoint}"):
         result = grow(request, narrator)
     narrator.document(result.document())
     _print_result(result, narrator)
-    after(result.run, result.run.checkpoint_path(result.event.step), request).show(narrator)
+    propose_after(narrator, result.run, result.run.checkpoint_path(result.event.step), request)
     narrator.data(result.run.path.as_posix())
 
 
