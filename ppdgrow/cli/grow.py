@@ -43,16 +43,13 @@ def _print_result(result: GrowResult, narrator: Narrator) -> None:
     shown, event = result.document(), result.event
     more = event.parameters_untied != event.parameters_after
     untied = f"{format_count(shown['parameters_untied'])} once untied" if more else ""
+    parameters = [format_count(shown[f"parameters_{when}"]) for when in ("before", "after")]
+    flops = [format_flops(shown[f"flops_per_token_{when}"]) for when in ("before", "after")]
     rows = [
         ["", "before", "after", ""],
         ["layers", str(event.layers_before), str(event.layers_after), result.place],
-        ["parameters", format_count(shown["parameters_before"]), format_count(shown["parameters_after"]), untied],
-        [
-            "FLOP per token",
-            format_flops(shown["flops_per_token_before"]),
-            format_flops(shown["flops_per_token_after"]),
-            "",
-        ],
+        ["parameters", *parameters, untied],
+        ["FLOP per token", *flops, ""],
         ["half-steps", str(event.half_steps_before), str(event.half_steps_after), ""],
     ]
     if event.loss_before is not None:

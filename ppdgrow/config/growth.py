@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from typing import Annotated, Any, Literal, get_args
 
 from pydantic import AfterValidator, Field, field_validator, model_validator
@@ -130,6 +129,12 @@ class GrowthConfig(Frozen):
             raise ValueError(f"number {twice + 1} is the same as one before it: leave it out")
         return candidates
 
+    def as_written(self) -> dict[str, Any]:
+        """Its keys without those that say nothing: those a candidate leaves out, the road not taken."""
+        unused = {"lower_lr", "retries"} if self.on_reject.remove else {"remove"}
+        candidates = [candidate.model_dump(exclude_none=True) for candidate in self.candidates]
+        return {**self.model_dump(exclude={"on_reject": unused}), "candidates": candidates}
+
 
 def _short_forms(data: Any) -> Any:
     """`pair: attention,ffn` as a list, and `position: 2` or `[2, 4]` as the text of `--position`."""
@@ -155,13 +160,3 @@ def _candidate_of_word(word: str) -> dict[str, str]:
         return {"pair": word}
     known = (*PAIR_NAMES, *get_args(Method), *NAMED_POSITIONS)
     raise ValueError(f"found {word!r}, expected one of {', '.join(known)}, or keys such as {{pair: ffn, pairs: 2}}")
-
-
-def shorten_entry(entry: Mapping[str, Any]) -> dict[str, Any]:
-    """A dumped entry without the keys that say nothing: those a candidate leaves out, the road not taken."""
-    on_reject = entry["on_reject"]
-    kept = ("remove",) if on_reject["remove"] else ("lower_lr", "retries")
-    candidates = [
-        {key: value for key, value in candidate.items() if value is not None} for candidate in entry["candidates"]
-    ]
-    return {**entry, "on_reject": {key: on_reject[key] for key in kept}, "candidates": candidates}

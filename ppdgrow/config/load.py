@@ -13,7 +13,6 @@ from pydantic import ValidationError
 
 from ppdgrow.atomic import is_lfs_pointer
 from ppdgrow.config.explain import explain, shorten, unknown_key
-from ppdgrow.config.growth import shorten_entry
 from ppdgrow.config.schema import Recipe, flatten, nest, recipe_keys
 from ppdgrow.config.yaml12 import format_value, parse_value, parse_yaml
 from ppdgrow.errors import ConfigError
@@ -145,16 +144,15 @@ def _overlay(values: Mapping[str, Any], sources: Mapping[str, str], layers: Sequ
 def dump(resolved: Resolved) -> str:
     """The whole recipe as YAML in the order of the schema, each value with its source behind it; see `read_yaml`."""
     lines = []
-    for section, keys in resolved.recipe.model_dump().items():
-        if section == "growth":
-            lines.append(f"growth:{'' if keys else ' []'}  # {_one_line(resolved.sources[section])}")
-            lines += [f"  - {format_value(shorten_entry(entry))}" for entry in keys]
-            continue
+    for section, keys in resolved.recipe.model_dump(exclude={"growth"}).items():
         lines.append(f"{section}:")
         entries = {name: f"  {name}: {format_value(value)}" for name, value in keys.items()}
         width = min(max(map(len, entries.values())), 40)
         for name, entry in entries.items():
             lines.append(f"{entry:<{width}}  # {_one_line(resolved.sources[f'{section}.{name}'])}")
+    growth = resolved.recipe.growth
+    lines.append(f"growth:{'' if growth else ' []'}  # {_one_line(resolved.sources['growth'])}")
+    lines += [f"  - {format_value(entry.as_written())}" for entry in growth]
     return HEADER + "\n".join(lines) + "\n"
 
 
