@@ -35,8 +35,6 @@ _MOST_ENTRIES = 2000
 _CONTROL = re.compile(r"[\x00-\x1f\x7f-\x9f]")
 _BREAKS = re.compile("[=:]+")
 
-Completer = Callable[[str], list[str]]
-
 
 def quietly(function: Callable[..., list[str]]) -> Callable[..., list[str]]:
     """No completion where a folder cannot be read; and no name that would break the protocol of the shells."""
@@ -54,7 +52,7 @@ def quietly(function: Callable[..., list[str]]) -> Callable[..., list[str]]:
     return guarded
 
 
-def words(*names: str, listed: bool = False) -> Completer:
+def words(*names: str, listed: bool = False) -> Callable[[str], list[str]]:
     """Completes one of some words, or the last of several with commas between them."""
 
     def complete(incomplete: str) -> list[str]:

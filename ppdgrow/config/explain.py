@@ -42,16 +42,12 @@ def _nearest_key(key: str, keys: list[str]) -> str:
     """What a mistyped, bare or wrongly sectioned key most likely means."""
     wanted = key.lower().replace("-", "_")[:200]
     leaf = wanted.rpartition(".")[2]
-    by_leaf: dict[str, list[str]] = {}
-    for known in keys:
-        by_leaf.setdefault(known.partition(".")[2] or known, []).append(known)
+    by_leaf = {known.rpartition(".")[2]: known for known in keys}
     if leaf in by_leaf:
-        return difflib.get_close_matches(wanted, by_leaf[leaf], n=1, cutoff=0.0)[0]
+        return by_leaf[leaf]
     whole = difflib.get_close_matches(wanted, keys, n=1, cutoff=0.75)
-    if whole:
-        return whole[0]
-    leaves = difflib.get_close_matches(leaf, by_leaf, n=1, cutoff=0.6)
-    return by_leaf[leaves[0]][0] if leaves else difflib.get_close_matches(wanted, keys, n=1, cutoff=0.0)[0]
+    found = whole or [by_leaf[one] for one in difflib.get_close_matches(leaf, by_leaf, n=1, cutoff=0.6)]
+    return (found or difflib.get_close_matches(wanted, keys, n=1, cutoff=0.0))[0]
 
 
 def setting_of_flag(flag: str) -> str | None:

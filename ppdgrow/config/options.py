@@ -92,11 +92,7 @@ class Request(Frozen):
 
     @classmethod
     def parse(cls, values: Mapping[str, Any], *, flags: bool = False) -> Self:
-        """Check what was asked.
-
-        Args:
-            values: by field; what is missing has its default.
-            flags: they are from the command line, so that a message names flags.
+        """Check the values of fields; those of the command line are called by their `flags` in messages.
 
         Raises:
             ConfigError: a value is of a wrong type or out of range, or would do nothing without another one.

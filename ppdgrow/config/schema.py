@@ -203,9 +203,6 @@ def nest(flat: Mapping[str, Any]) -> dict[str, Any]:
     """The inverse of `flatten`."""
     nested: dict[str, Any] = {}
     for dotted, value in flat.items():
-        section, dot, key = dotted.partition(".")
-        if dot:
-            nested.setdefault(section, {})[key] = value
-        else:
-            nested[section] = value
+        section, _, name = dotted.partition(".")
+        nested[section] = {**nested.get(section, {}), name: value} if name else value
     return nested
