@@ -40,7 +40,7 @@ class Resolved:
 
     def replace(self, values: Mapping[str, Any], source: str) -> Resolved:
         """The recipe with some values changed, for those filled in from the data or measured."""
-        return _overlay(flatten(self.recipe.model_dump()), self.sources, [Layer(source, values)])
+        return resolve([Layer(source, values)], self)
 
 
 def read_yaml(path: Path | str) -> dict[str, Any]:
@@ -117,19 +117,15 @@ def parse_override(text: str) -> tuple[str, Any]:
     return key, parse_value(value, f"-o {shorten(key)}")
 
 
-def resolve(layers: Sequence[Layer]) -> Resolved:
-    """Lay values over the defaults, later layers over earlier ones, and validate the whole.
+def resolve(layers: Sequence[Layer], start: Resolved | None = None) -> Resolved:
+    """Lay values over the defaults, or over another recipe, later layers over earlier ones, and validate the whole.
 
     Raises:
         ConfigError: an unknown key (with the nearest valid one), a bad value (with key, found, expected and
             source), or values that contradict each other.
     """
-    defaults = recipe_keys()
-    return _overlay(defaults, dict.fromkeys(defaults, "default"), layers)
-
-
-def _overlay(values: Mapping[str, Any], sources: Mapping[str, str], layers: Sequence[Layer]) -> Resolved:
-    merged, origin = dict(values), dict(sources)
+    start = start or Resolved(Recipe(), dict.fromkeys(recipe_keys(), "default"))
+    merged, origin = flatten(start.recipe.model_dump()), dict(start.sources)
     for layer in layers:
         for key, value in layer.values.items():
             if key not in merged:
