@@ -57,7 +57,7 @@ def words(*names: str, listed: bool = False) -> Callable[[str], list[str]]:
 
     def complete(incomplete: str) -> list[str]:
         head = incomplete[: incomplete.rfind(",") + 1] if listed else ""
-        return [f"{head}{name}" for name in names if f"{head}{name}".startswith(incomplete)]
+        return [f"{head}{name}" for name in names]
 
     return complete
 
@@ -84,7 +84,7 @@ def complete_data(incomplete: str) -> list[str]:
 
 
 @quietly
-def complete_removal(ctx: typer.Context, incomplete: str) -> list[str]:
+def complete_removal(ctx: typer.Context) -> list[str]:
     """`last`, and the pairs of the run that is given."""
     ids: dict[str, None] = {}
     with suppress(OSError, ValueError, AttributeError, TypeError):  # `last` is offered all the same
@@ -98,7 +98,7 @@ def complete_removal(ctx: typer.Context, incomplete: str) -> list[str]:
                 ids.pop(name, None)
                 if event.get("event") != "remove":
                     ids[name] = None
-    return [name for name in ("last", *map(str, ids)) if name.startswith(incomplete)]
+    return ["last", *map(str, ids)]
 
 
 @quietly

@@ -80,13 +80,7 @@ def _rows(section: Schema, prefix: str, defaults: Schema) -> Iterator[tuple[str,
 
 
 def explain(error: ValidationError, values: Mapping[str, Any], sources: Mapping[str, str]) -> str:
-    """The first thing that is wrong with a recipe: key, found, expected, source and a way out.
-
-    Args:
-        error: what pydantic says about the nested recipe.
-        values: the flat values that were validated.
-        sources: where each of them came from.
-    """
+    """The first thing that is wrong with the flat `values` of a recipe: key, found, expected, source, a way out."""
     first = error.errors(include_url=False)[0]
     own = first["ctx"]["error"] if first["type"] == "value_error" else None
     in_growth = first["loc"][:1] == ("growth",)
