@@ -40,12 +40,10 @@ __all__ = [
     "train",
 ]
 
-_CALLABLE = ("compare", "grow", "load", "probe", "train")
-
 
 def __getattr__(name: str) -> Any:
     """The functions of `ppdgrow.api`, on first use (PEP 562)."""
-    if name not in _CALLABLE:
+    if name not in __all__:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
     from ppdgrow import api
 
@@ -53,4 +51,4 @@ def __getattr__(name: str) -> Any:
 
 
 def __dir__() -> list[str]:
-    return sorted({*globals(), *_CALLABLE})
+    return sorted({*globals(), *__all__})

@@ -20,7 +20,7 @@ import torch
 
 from ppdgrow.comparison.compare import compare as run_compare
 from ppdgrow.comparison.report import write_files
-from ppdgrow.config.options import Request, kinds
+from ppdgrow.config.options import Option, Request, kinds
 from ppdgrow.config.requests import CompareRequest, DeviceName, GrowRequest, LoadRequest, ProbeRequest, TrainRequest
 from ppdgrow.console import Narrator
 from ppdgrow.engine.device import resolve_device
@@ -41,7 +41,7 @@ def _takes(request: type[R]) -> Callable[[Callable[[R, Narrator], Document]], Ca
     """Give a function the arguments of a request, and `quiet`; its docstring says what they mean."""
 
     def build(run: Callable[[R, Narrator], Document]) -> Callable[..., Document]:
-        parameters, descriptions = _parameters(request)
+        parameters, descriptions = zip(*_parameters(request), strict=True)
         signature = Signature(parameters, return_annotation=Document)
 
         def function(*args: Any, **keywords: Any) -> Document:
@@ -60,20 +60,20 @@ def _takes(request: type[R]) -> Callable[[Callable[[R, Narrator], Document]], Ca
     return build
 
 
-def _parameters(request: type[Request]) -> tuple[list[Parameter], list[str]]:
-    """Those that Python callers have, and a description of each."""
-    parameters, descriptions = [], []
+def _parameters(request: type[Request]) -> Iterator[tuple[Parameter, str]]:
+    """Those that Python callers have, each with its description."""
 
-    def add(name: str, kind: Any, annotation: Any, default: Any, text: str) -> None:
-        parameters.append(Parameter(name, kind, annotation=annotation, default=default))
-        descriptions.append(textwrap.fill(f"{name}: {text}", 100, initial_indent=" " * 4, subsequent_indent=" " * 8))
+    def described(name: str, kind: Any, annotation: Any, default: Any, text: str) -> tuple[Parameter, str]:
+        text = re.sub(r"--([a-z-]+)", lambda flag: f"`{flag[1].replace('-', '_')}`", text)
+        text = textwrap.fill(f"{name}: {text}", 100, initial_indent=" " * 4, subsequent_indent=" " * 8)
+        return Parameter(name, kind, annotation=annotation, default=default), text
 
     options = dict(request.options())
     for name, field in request.model_fields.items():
-        option = options.get(name)
-        if option is not None and (option.key is not None or not option.in_python):
+        option = options.get(name, Option())
+        if option.key is not None or not option.in_python:
             continue
-        text = field.description or _without_flags(option.help if option else "")
+        text = option.doc or str(field.description)
         default = Parameter.empty if field.is_required() else field.default
         annotation: Any = field.annotation
         if annotation == tuple[Path, ...]:
@@ -81,18 +81,13 @@ def _parameters(request: type[Request]) -> tuple[list[Parameter], list[str]]:
         elif Path in kinds(annotation):
             annotation = AnyPath | annotation
         if name == "paths":
-            add("baseline", Parameter.POSITIONAL_OR_KEYWORD, AnyPath, default, text)
-            add("others", Parameter.VAR_POSITIONAL, AnyPath, default, "More of them; with `accept` the trial alone.")
-        elif option is not None and option.argument:
-            add(name, Parameter.POSITIONAL_OR_KEYWORD, annotation, default, text)
-        else:
-            add(name, Parameter.KEYWORD_ONLY, annotation, default, text)
-    add("quiet", Parameter.KEYWORD_ONLY, bool, False, "No narration; warnings stay.")
-    return parameters, descriptions
-
-
-def _without_flags(help: str) -> str:
-    return re.sub(r"--([a-z-]+)", lambda flag: f"`{flag[1].replace('-', '_')}`", help)
+            yield described("baseline", Parameter.POSITIONAL_OR_KEYWORD, AnyPath, default, text)
+            more = "More of them; with `accept` the trial alone."
+            yield described("others", Parameter.VAR_POSITIONAL, AnyPath, default, more)
+            continue
+        place = Parameter.POSITIONAL_OR_KEYWORD if option.argument else Parameter.KEYWORD_ONLY
+        yield described(name, place, annotation, default, text)
+    yield described("quiet", Parameter.KEYWORD_ONLY, bool, False, "No narration; warnings stay.")
 
 
 @_takes(TrainRequest)

@@ -19,19 +19,14 @@ _PACKAGE = Path(__file__).resolve().parent
 
 def provenance() -> dict[str, Any]:
     """Command line, `ppdgrow` version, `commit` (None outside a checkout), Python version, machine."""
+    program = Path(sys.argv[0]).name if sys.argv and sys.argv[0] else "python"
     return {
-        "command": _command(sys.argv),
+        "command": shlex.join(["ppdgrow" if program == "__main__.py" else program, *sys.argv[1:]]),
         "ppdgrow": __version__,
         "commit": commit(_PACKAGE),
         "python": platform.python_version(),
         "machine": machine(),
     }
-
-
-def _command(arguments: list[str]) -> str:
-    program = Path(arguments[0]) if arguments and arguments[0] else Path("python")
-    name = "ppdgrow" if program.name == "__main__.py" else program.name
-    return shlex.join([name, *arguments[1:]])
 
 
 @cache
@@ -57,14 +52,12 @@ def _git(folder: Path, *arguments: str) -> str | None:
 @cache
 def machine() -> str:
     """Processor and number of cores; a GPU is named by the environment of a run."""
-    details: dict[str, str] = {}
     try:
         text = _CPU_INFO.read_text(encoding="utf-8")
     except (OSError, UnicodeDecodeError):
         text = ""
-    for line in text.split("\n\n", 1)[0].splitlines():
-        key, _, value = line.partition(":")
-        details[key.strip()] = value.strip()
+    lines = (line.partition(":") for line in text.partition("\n\n")[0].splitlines())
+    details = {key.strip(): value.strip() for key, _, value in lines}
     name = details.get("model name") or platform.processor() or platform.machine()
     if "cpu family" in details:
         name += f" (family {details['cpu family']}, model {details.get('model', '?')})"

@@ -66,11 +66,7 @@ def interrupts() -> Iterator[list[int]]:
 
 
 def raise_if_interrupted() -> None:
-    """Raise the KeyboardInterrupt of a signal that came earlier within `interrupts` and that a library swallowed.
-
-    Raises:
-        KeyboardInterrupt: there was one.
-    """
+    """Raise the KeyboardInterrupt of a signal that came earlier within `interrupts` and that a library swallowed."""
     if _received:
         raise KeyboardInterrupt
 

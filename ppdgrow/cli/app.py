@@ -31,6 +31,9 @@ _INTERRUPTED = 130
 
 
 class _PlainHelp:
+    """Help with its options under headings and its example line by line."""
+
+    rest: str  # the heading of options without one
     epilog: str | None
 
     def get_help_option(self, ctx: Any) -> Any:
@@ -45,6 +48,19 @@ class _PlainHelp:
         pieces = self.collect_usage_pieces(ctx)  # type: ignore[attr-defined]
         formatter.write("".join(f"{line}\n" for line in (f"Usage: {ctx.command_path}", *(f"  {p}" for p in pieces))))
 
+    def format_options(self, ctx: Any, formatter: Any) -> None:
+        """Arguments, then each `rich_help_panel` in the order in which it first occurs, then the rest."""
+        groups: dict[str, list[tuple[str, str]]] = {}
+        for parameter in self.get_params(ctx):  # type: ignore[attr-defined]
+            if (record := parameter.get_help_record(ctx)) is not None:
+                is_argument = parameter.param_type_name == "argument"
+                heading = getattr(parameter, "rich_help_panel", None) or ("Arguments" if is_argument else self.rest)
+                groups.setdefault(heading, []).append(record)
+        groups[self.rest] = groups.pop(self.rest)
+        width = _width([record for records in groups.values() for record in records])
+        for heading, records in groups.items():
+            _write_list(formatter, heading, records, width)
+
     def format_epilog(self, ctx: Any, formatter: Any) -> None:
         if self.epilog:  # not rewrapped
             formatter.write_paragraph()
@@ -53,43 +69,24 @@ class _PlainHelp:
 
 
 class PlainCommand(_PlainHelp, TyperCommand):
-    """A command whose help has its options under headings and its example line by line."""
-
-    def format_options(self, ctx: Any, formatter: Any) -> None:
-        _write_groups(self, ctx, formatter, rest="Other")
+    rest = "Other"
 
 
 class PlainGroup(_PlainHelp, TyperGroup):
-    """The program itself: commands in the order in which they were added, then options, then an example."""
+    """The program itself: its help begins with the commands, in the order in which they were added."""
+
+    rest = "Options"
 
     def format_options(self, ctx: Any, formatter: Any) -> None:
         commands = [(name, self.commands[name].get_short_help_str(limit=200)) for name in self.list_commands(ctx)]
         _write_list(formatter, "Commands", commands, _width(commands))
-        _write_groups(self, ctx, formatter, rest="Options")
+        super().format_options(ctx, formatter)
 
 
 def _print_help(ctx: Any, _parameter: Any, wanted: bool) -> None:
     if wanted and not ctx.resilient_parsing:
         write_stdout(f"{ctx.get_help()}\n")
         raise typer.Exit
-
-
-def _write_groups(command: TyperCommand | TyperGroup, ctx: Any, formatter: Any, *, rest: str) -> None:
-    """Arguments, then each `rich_help_panel` in the order in which it first occurs, then the rest."""
-    groups: dict[str, list[tuple[str, str]]] = {}
-    last: list[tuple[str, str]] = []
-    for parameter in command.get_params(ctx):
-        record = parameter.get_help_record(ctx)
-        if record is None:
-            continue
-        panel = getattr(parameter, "rich_help_panel", None)
-        heading = panel or ("Arguments" if parameter.param_type_name == "argument" else rest)
-        (last if heading == rest else groups.setdefault(heading, [])).append(record)
-    if last:
-        groups[rest] = last
-    width = _width([record for records in groups.values() for record in records])
-    for heading, records in groups.items():
-        _write_list(formatter, heading, records, width)
 
 
 def _width(records: Sequence[tuple[str, str]]) -> int:
@@ -109,21 +106,18 @@ def _write_list(formatter: Any, heading: str, records: Sequence[tuple[str, str]]
 
 def new_app(example: str | None = None) -> typer.Typer:
     """The program without commands; `add_command` gives it some."""
+    columns = shutil.get_terminal_size().columns
+    width = max(columns - 2, _LEAST_WIDTH) if columns < _NARROW + 2 else None
     app = typer.Typer(
         name=PROGRAM,
         cls=PlainGroup,
         epilog=example,
         rich_markup_mode=None,
         pretty_exceptions_enable=False,
-        context_settings={"help_option_names": ["-h", "--help"], "terminal_width": _narrow_width()},
+        context_settings={"help_option_names": ["-h", "--help"], "terminal_width": width},
     )
     app.callback()(_program)
     return app
-
-
-def _narrow_width() -> int | None:
-    columns = shutil.get_terminal_size().columns
-    return max(columns - 2, _LEAST_WIDTH) if columns < _NARROW + 2 else None
 
 
 def add_command(app: typer.Typer, function: Callable[..., None], *, example: str, name: str | None = None) -> None:
@@ -161,47 +155,40 @@ def run(app: typer.Typer, arguments: Sequence[str] | None = None) -> int:
     prepare_streams()
     if completion.wanted():
         return completion.answer(lambda: get_command(app).main([], prog_name=PROGRAM, standalone_mode=False))
-    with interrupts() as received:
-        return _run(app, arguments, received)
-
-
-def _run(app: typer.Typer, arguments: Sequence[str] | None, received: list[int]) -> int:
     given = list(sys.argv[1:] if arguments is None else arguments)
     options = given[: given.index("--")] if "--" in given else given
-    as_json = "--json" in options
-    try:
-        outcome = get_command(app).main(given or ["--help"], prog_name=PROGRAM, standalone_mode=False)
-    except PPDGrowError as error:
-        return _fail(str(error), error.exit_code, as_json)
-    except typer.TyperException as error:
-        return _fail(_usage_message(error, app, given), error.exit_code, as_json)
-    except (KeyboardInterrupt, typer.Abort):
-        return _fail("interrupted", _interrupted(received), as_json)
-    except Exception as error:
-        if received:
-            return _fail("interrupted", _interrupted(received), as_json)
-        if isinstance(error, MemoryError) or "allocate memory" in str(error) or "out of memory" in str(error).lower():
-            message = "out of memory: use a smaller train.batch_size, data.sequence_length, model.width or model.layers"
-            return _fail(message, ConfigError.exit_code, as_json)
-        if isinstance(error, OSError) and error.errno in _STORAGE:
-            place = f" {error.filename!r}" if error.filename is not None else ""
-            message = f"cannot write{place}: {error.strerror}; free some space or choose another folder with --out"
-            return _fail(message, StorageError.exit_code, as_json)
-        what = " ".join(f"{type(error).__name__}: {error}".split())
-        message = f"{what}. This is a bug in {PROGRAM}: please report it, with the command and the lines above"
-        return _fail(message, PPDGrowError.exit_code, as_json, traceback.format_exc())
-    code = outcome if isinstance(outcome, int) else 0
-    # Typer turns Ctrl-C into this code before it can be caught here.
-    return _fail("interrupted", _interrupted(received), as_json) if code == _INTERRUPTED else code
+    trace = None
+    with interrupts() as received:
+        try:
+            outcome = get_command(app).main(given or ["--help"], prog_name=PROGRAM, standalone_mode=False)
+            if outcome != _INTERRUPTED:
+                return outcome if isinstance(outcome, int) else 0
+            raise KeyboardInterrupt  # Typer turns Ctrl-C into this code before it can be caught here
+        except PPDGrowError as error:
+            message, code = str(error), error.exit_code
+        except typer.TyperException as error:
+            message, code = _usage_message(error, app, given), error.exit_code
+        except (KeyboardInterrupt, Exception) as error:
+            if received or isinstance(error, (KeyboardInterrupt, typer.Abort)):
+                message, code = "interrupted", 128 + received[0] if received else _INTERRUPTED
+            else:
+                message, code, trace = _unexpected(error)
+        report_error(message, code, as_json="--json" in options, traceback=trace)
+        return code
 
 
-def _interrupted(received: list[int]) -> int:
-    return 128 + received[0] if received else _INTERRUPTED
-
-
-def _fail(message: str, exit_code: int, as_json: bool, trace: str | None = None) -> int:
-    report_error(message, exit_code, as_json=as_json, traceback=trace)
-    return exit_code
+def _unexpected(error: BaseException) -> tuple[str, int, str | None]:
+    """Message, exit code and, of a bug, the traceback."""
+    if isinstance(error, MemoryError) or "allocate memory" in str(error) or "out of memory" in str(error).lower():
+        message = "out of memory: use a smaller train.batch_size, data.sequence_length, model.width or model.layers"
+        return message, ConfigError.exit_code, None
+    if isinstance(error, OSError) and error.errno in _STORAGE:
+        place = f" {error.filename!r}" if error.filename is not None else ""
+        message = f"cannot write{place}: {error.strerror}; free some space or choose another folder with --out"
+        return message, StorageError.exit_code, None
+    what = " ".join(f"{type(error).__name__}: {error}".split())
+    message = f"{what}. This is a bug in {PROGRAM}: please report it, with the command and the lines above"
+    return message, PPDGrowError.exit_code, "".join(traceback.format_exception(error))
 
 
 def _usage_message(error: typer.TyperException, app: typer.Typer, given: Sequence[str]) -> str:

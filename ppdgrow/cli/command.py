@@ -9,8 +9,8 @@ from typing import Annotated, Any, Literal, TypeVar, get_args, get_origin
 
 import typer
 
-from ppdgrow.cli.completion import completer
-from ppdgrow.config.options import OUTPUT, Option, Request, kinds, setting
+from ppdgrow.cli.completion import COMPLETERS, words
+from ppdgrow.config.options import Option, Request, kinds, setting
 from ppdgrow.config.yaml12 import parse_value
 from ppdgrow.console import Narrator
 from ppdgrow.errors import ConfigError
@@ -44,7 +44,7 @@ def command(request: type[R]) -> Callable[[Callable[[R, Narrator], None]], Calla
     switched_off = [name for name, option in options.items() if _is_off(option)]
     parameters = [_parameter(request, name, option) for name, option in options.items()]
     for flag, text in _NARRATION.items():
-        info = typer.Option(f"--{flag}", help=text, rich_help_panel=OUTPUT)
+        info = typer.Option(f"--{flag}", help=text, rich_help_panel="Output")
         parameters.append(Parameter(flag, Parameter.KEYWORD_ONLY, default=False, annotation=Annotated[bool, info]))
 
     def build(function: Callable[[R, Narrator], None]) -> Callable[..., None]:
@@ -71,7 +71,8 @@ def _parameter(request: type[Request], name: str, option: Option) -> Parameter:
     of_schema = option.key is not None and field.annotation is Any
     kind = kinds(setting(str(option.key)).annotation if of_schema else field.annotation)[0]
     details: dict[str, Any] = {"metavar": option.metavar, "help": option.help}
-    details["autocompletion"] = completer(name, option.words, listed="[," in (option.metavar or ""))
+    listed = "[," in (option.metavar or "")
+    details["autocompletion"] = words(*option.words, listed=listed) if option.words else COMPLETERS.get(name)
     if get_origin(kind) is Literal and of_schema:
         kind = str
     elif get_origin(kind) is tuple:

@@ -33,7 +33,7 @@ def run(request: CompareRequest, narrator: Narrator) -> None:
     belong to them). One seed of each arm is a hint, not evidence: run at least three.
     """
     with narrator.status("importing torch"):
-        from ppdgrow.cli.next_command import after_comparison
+        from ppdgrow.cli.next_command import propose_after_comparison
         from ppdgrow.comparison.compare import compare
         from ppdgrow.comparison.report import write_files
 
@@ -44,38 +44,30 @@ def run(request: CompareRequest, narrator: Narrator) -> None:
     _print_result(comparison, narrator)
     for path in write_files(comparison, request):
         narrator.say(f"written: {path}")
-    after_comparison(comparison, request).show(narrator)
+    propose_after_comparison(narrator, comparison, request)
     if request.accept and comparison.verdict == "reject":
         raise typer.Exit(3)
 
 
 def _print_result(comparison: Comparison, narrator: Narrator) -> None:
     """Warnings, the table, the criteria, and the verdict with what it is worth; a terminal may need short names."""
-    from ppdgrow.comparison.tables import (
-        SIDE_BY_SIDE,
-        comparison_rows,
-        criteria_matrix,
-        criteria_rows,
-        replace_names,
-        short_names,
-        verdict_lines,
-    )
+    from ppdgrow.comparison import tables
 
-    short = short_names(comparison, narrator.width)
+    short = tables.short_names(comparison, narrator.width)
     for name, shown in short.items():
         narrator.text(f"{shown} = {name}")
     if short:
         narrator.data("")
     for warning in comparison.warnings:
-        narrator.warn(replace_names(warning, short))
-    table = comparison_rows(comparison, narrator.width)
+        narrator.warn(tables.replace_names(warning, short))
+    table = tables.comparison_rows(comparison, narrator.width)
     narrator.table(table.rows, header=table.header)
-    many = len(comparison.arms) > SIDE_BY_SIDE
-    criteria = {"": criteria_matrix(comparison)} if many else criteria_rows(comparison)
+    many = len(comparison.arms) > tables.SIDE_BY_SIDE
+    criteria = {"": tables.criteria_matrix(comparison)} if many else tables.criteria_rows(comparison)
     for title, table in criteria.items():
-        narrator.text(replace_names(f"\n{title}" if title else "", short))
-        rows = [[replace_names(cell, short) for cell in row] for row in (table.header, *table.rows)]
+        narrator.text(tables.replace_names(f"\n{title}" if title else "", short))
+        rows = [[tables.replace_names(cell, short) for cell in row] for row in (table.header, *table.rows)]
         narrator.table(rows[1:], header=rows[0], align="l" * len(table.header) if many else "lrllw")
     narrator.data("")
-    for line in verdict_lines(comparison):
-        narrator.text(replace_names(line, short))
+    for line in tables.verdict_lines(comparison):
+        narrator.text(tables.replace_names(line, short))

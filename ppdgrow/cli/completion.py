@@ -13,8 +13,8 @@ import os
 import re
 import shlex
 import sys
-from collections.abc import Callable, Iterable
-from contextlib import redirect_stderr, redirect_stdout
+from collections.abc import Callable
+from contextlib import redirect_stderr, redirect_stdout, suppress
 from itertools import islice
 from pathlib import Path
 from types import NoneType
@@ -26,6 +26,7 @@ from ppdgrow.config.kinds import DATA_NAMES
 from ppdgrow.config.options import kinds, setting
 from ppdgrow.config.schema import recipe_keys
 from ppdgrow.console import write_stdout
+from ppdgrow.console.terminal import encodable
 
 # Keys of type str of which the schema names no words.
 _OPEN_WORDS = {"data.name": DATA_NAMES, "data.tokenizer": ("byte", "word", "bpe:4096", "null")}
@@ -33,8 +34,6 @@ _VARIABLE = "_PPDGROW_COMPLETE"
 _MOST_ENTRIES = 2000
 _CONTROL = re.compile(r"[\x00-\x1f\x7f-\x9f]")
 _BREAKS = re.compile("[=:]+")
-
-Completer = Callable[[str], list[str]]
 
 
 def quietly(function: Callable[..., list[str]]) -> Callable[..., list[str]]:
@@ -53,19 +52,14 @@ def quietly(function: Callable[..., list[str]]) -> Callable[..., list[str]]:
     return guarded
 
 
-def words(*names: str, listed: bool = False) -> Completer:
+def words(*names: str, listed: bool = False) -> Callable[[str], list[str]]:
     """Completes one of some words, or the last of several with commas between them."""
 
     def complete(incomplete: str) -> list[str]:
         head = incomplete[: incomplete.rfind(",") + 1] if listed else ""
-        return [f"{head}{name}" for name in names if f"{head}{name}".startswith(incomplete)]
+        return [f"{head}{name}" for name in names]
 
     return complete
-
-
-def completer(field: str, names: tuple[str, ...], *, listed: bool) -> Callable[..., list[str]] | None:
-    """What completes an option, by the name of its field; None: Typer knows its words, or the shell its files."""
-    return words(*names, listed=listed) if names else COMPLETERS.get(field)
 
 
 @quietly
@@ -90,10 +84,10 @@ def complete_data(incomplete: str) -> list[str]:
 
 
 @quietly
-def complete_removal(ctx: typer.Context, incomplete: str) -> list[str]:
+def complete_removal(ctx: typer.Context) -> list[str]:
     """`last`, and the pairs of the run that is given."""
     ids: dict[str, None] = {}
-    try:
+    with suppress(OSError, ValueError, AttributeError, TypeError):  # `last` is offered all the same
         # While the value of an option is missing, Typer has not yet sorted the arguments into parameters.
         given = ctx.params.get("checkpoint") or "".join(ctx.args[:1])
         run = Path(str(given)).expanduser()
@@ -104,25 +98,22 @@ def complete_removal(ctx: typer.Context, incomplete: str) -> list[str]:
                 ids.pop(name, None)
                 if event.get("event") != "remove":
                     ids[name] = None
-    except (OSError, ValueError, AttributeError, TypeError):
-        pass  # `last` is offered all the same
-    return [name for name in ("last", *map(str, ids)) if name.startswith(incomplete)]
+    return ["last", *map(str, ids)]
 
 
 @quietly
 def complete_setting(incomplete: str) -> list[str]:
     """Recipe keys, and after `=` the words that a key takes, or its default."""
     key, equals, _ = incomplete.partition("=")
-    keys = recipe_keys()
-    if equals:
-        return [f"{key}={word}" for word in _words(key, keys[key])] if key in keys else []
-    found = [name for name in keys if name.startswith(key)]
+    found = [name for name in recipe_keys() if (name == key if equals else name.startswith(key))]
     if len(found) != 1:
         return [f"{name}=" for name in found]
+    settings = [f"{found[0]}={word}" for word in _words(found[0])]
     # A single result would be followed by a space: offer what can come behind it too.
-    return [f"{found[0]}=", *(f"{found[0]}={word}" for word in _words(found[0], keys[found[0]]))]
+    return settings if equals else [f"{found[0]}=", *settings]
 
 
+# By the name of the field; of others Typer knows the words, or the shell the files.
 COMPLETERS: dict[str, Callable[..., list[str]]] = {
     "checkpoint": complete_run,
     "twin": complete_run,
@@ -133,12 +124,12 @@ COMPLETERS: dict[str, Callable[..., list[str]]] = {
 }
 
 
-def _words(key: str, default: Any) -> list[str]:
+def _words(key: str) -> list[str]:
     if key in _OPEN_WORDS:
         return list(_OPEN_WORDS[key])
     if "." not in key:
         return []
-    annotation = setting(key).annotation
+    annotation, default = setting(key).annotation, setting(key).default
     words = ["true", "false"] if annotation is bool else []
     words += [str(word) for kind in kinds(annotation) if get_origin(kind) is Literal for word in get_args(kind)]
     null = ["null"] if NoneType in get_args(annotation) else []
@@ -150,42 +141,33 @@ def _runs(incomplete: str, *, arms: bool) -> list[str]:
     head = incomplete[: incomplete.rfind("/") + 1]
     place = Path(head or ".").expanduser()
     if _is_run(place):
-        inside = [f"checkpoints/{entry.name}" for entry in _entries(place / "checkpoints", "step-")]
-        return [f"{head}{name}" for name in inside]
+        return [f"{head}checkpoints/{entry.name}" for entry in _entries(place / "checkpoints", "step-")]
     if place.name == "checkpoints" and _is_run(place.parent):
         return [f"{head}{entry.name}" for entry in _entries(place, "step-")]
     found = []
     for entry in _entries(place, incomplete[len(head) :]):
-        if not entry.is_dir():
-            continue
         if _is_run(entry):
             found.append(f"{head}{entry.name}")
             continue
-        below = [f"{head}{entry.name}/{run.name}" for run in _readable(entry) if _is_run(run)]
+        below = [f"{head}{entry.name}/{run.name}" for run in _entries(entry, "") if _is_run(run)]
         found += [f"{head}{entry.name}"] * bool(arms and below) + below
     return found
 
 
 def _is_run(folder: Path) -> bool:
-    try:
+    with suppress(OSError):
         return (folder / "checkpoints").is_dir() or (folder / "recipe.yaml").is_file()
-    except OSError:
-        return False
+    return False
 
 
 def _entries(folder: Path, beginning: str) -> list[Path]:
+    """Those of this beginning; none where the folder cannot be read."""
     hidden = beginning.startswith(".")
-    with os.scandir(folder) as scan:
+    with suppress(OSError), os.scandir(folder) as scan:
         names = (entry.name for entry in scan)
         fitting = (name for name in names if name.startswith(beginning) and (hidden or not name.startswith(".")))
         return [folder / name for name in sorted(islice(fitting, _MOST_ENTRIES))]
-
-
-def _readable(folder: Path) -> list[Path]:
-    try:
-        return _entries(folder, "")
-    except OSError:
-        return []
+    return []
 
 
 def wanted() -> bool:
@@ -194,13 +176,10 @@ def wanted() -> bool:
 
 
 def answer(program: Callable[[], object]) -> int:
-    """Let the program answer a shell that asks for completions, and put its words as that shell takes them.
+    """Let the program print completions, as Typer does, and put them as the shell that asked for them takes them.
 
     Bash cuts words at `=` and `:`, and wants only what follows the last of them, quoted for the command line.
     Whatever fails, the person who pressed a key sees no message.
-
-    Args:
-        program: prints the completions and ends by SystemExit, as Typer does.
     """
     bash = os.environ.get(_VARIABLE) == "complete_bash"
     head, quote = _join_words() if bash else ("", "")
@@ -216,16 +195,13 @@ def answer(program: Callable[[], object]) -> int:
     if bash:
         lines = [line.removeprefix(head) for line in lines]
         lines = [line for line in lines if _fits(line, quote)] if quote else [_escaped(line) for line in lines]
-    write_stdout("".join(f"{line}\n" for line in _encodable(lines)))
+    # An escape for what stdout cannot say would be a name that does not exist.
+    write_stdout("".join(f"{line}\n" for line in lines if encodable(line, sys.stdout) == line))
     return code
 
 
 def _join_words() -> tuple[str, str]:
-    """Undo in the environment that bash cut words at `=` and `:`.
-
-    Returns:
-        What precedes the last cut in the text to complete, and the quote that the text begins with.
-    """
+    """Undo in the environment that bash cut words; what precedes the last cut in the last of them, and its quote."""
     words = os.environ.get("COMP_WORDS", "").split("\n")
     number = os.environ.get("COMP_CWORD", "")
     current = int(number) if number.isascii() and number.isdigit() else len(words) - 1
@@ -239,20 +215,14 @@ def _join_words() -> tuple[str, str]:
         else:
             joined.append(word)
         glue = sign
-    text = joined[-1] if joined else ""
-    before = text[: len(text) - len(last)]
+    before = joined[-1].removesuffix(last)
     if before.startswith("-"):  # of `--option=value` Typer completes the value
         before = before.partition("=")[2]
     os.environ["COMP_WORDS"] = "\n".join(joined)
     os.environ["COMP_CWORD"] = str(len(joined) - 1)
-    return _unquoted(before), last[:1] if last[:1] in ("'", '"') else ""
-
-
-def _unquoted(text: str) -> str:
-    try:
-        return "".join(shlex.split(text))
-    except ValueError:
-        return text
+    with suppress(ValueError):  # of a quote that is open
+        before = "".join(shlex.split(before))
+    return before, last[:1] if last[:1] in ("'", '"') else ""
 
 
 def _fits(word: str, quote: str) -> bool:
@@ -263,17 +233,3 @@ def _fits(word: str, quote: str) -> bool:
 def _escaped(word: str) -> str:
     # A tilde at the beginning stays what it is to the shell: the home folder.
     return re.sub(r"[^\w@%+=:,./~\-]|(?<=.)~", lambda match: f"\\{match[0]}", word)
-
-
-def _encodable(lines: Iterable[str]) -> list[str]:
-    """Those that stdout can say as they are: an escape would be a name that does not exist."""
-    if sys.stdout is None:
-        return []
-    fitting = []
-    for line in lines:
-        try:
-            line.encode(sys.stdout.encoding or "ascii")
-        except UnicodeEncodeError:
-            continue
-        fitting.append(line)
-    return fitting

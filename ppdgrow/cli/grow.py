@@ -28,14 +28,14 @@ def run(request: GrowRequest, narrator: Narrator) -> None:
     output is the new run folder.
     """
     with narrator.status("importing torch"):
-        from ppdgrow.cli.next_command import after
+        from ppdgrow.cli.next_command import propose_after
         from ppdgrow.growth.grow import grow
 
     with narrator.status(f"growing {request.checkpoint}"):
         result = grow(request, narrator)
     narrator.document(result.document())
     _print_result(result, narrator)
-    after(result.run, result.run.checkpoint_path(result.event.step), request).show(narrator)
+    propose_after(narrator, result.run, result.run.checkpoint_path(result.event.step), request)
     narrator.data(result.run.path.as_posix())
 
 
@@ -43,16 +43,13 @@ def _print_result(result: GrowResult, narrator: Narrator) -> None:
     shown, event = result.document(), result.event
     more = event.parameters_untied != event.parameters_after
     untied = f"{format_count(shown['parameters_untied'])} once untied" if more else ""
+    parameters = [format_count(shown[f"parameters_{when}"]) for when in ("before", "after")]
+    flops = [format_flops(shown[f"flops_per_token_{when}"]) for when in ("before", "after")]
     rows = [
         ["", "before", "after", ""],
         ["layers", str(event.layers_before), str(event.layers_after), result.place],
-        ["parameters", format_count(shown["parameters_before"]), format_count(shown["parameters_after"]), untied],
-        [
-            "FLOP per token",
-            format_flops(shown["flops_per_token_before"]),
-            format_flops(shown["flops_per_token_after"]),
-            "",
-        ],
+        ["parameters", *parameters, untied],
+        ["FLOP per token", *flops, ""],
         ["half-steps", str(event.half_steps_before), str(event.half_steps_after), ""],
     ]
     if event.loss_before is not None:

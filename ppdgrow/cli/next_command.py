@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from importlib.util import find_spec
 from pathlib import Path
 
@@ -19,22 +18,10 @@ from ppdgrow.training.context import resolved_recipe
 Words = tuple[str, ...]
 
 
-@dataclass(frozen=True)
-class Proposal:
-    """The next commands, in words without the program's name; `caution` says why they will not do what one hopes."""
-
-    why: str
-    commands: tuple[Words, ...]
-    caution: str | None = None
-
-    def show(self, narrator: Narrator) -> None:
-        if self.caution is not None:
-            narrator.say(self.caution)
-        narrator.propose(self.why, *self.commands)
-
-
-def after(run: RunFolder, folder: Path, request: TrainRequest | GrowRequest | ProbeRequest) -> Proposal:
-    """What a checkpoint calls for, computed where the command just run was asked to.
+def propose_after(
+    narrator: Narrator, run: RunFolder, folder: Path, request: TrainRequest | GrowRequest | ProbeRequest
+) -> None:
+    """Propose what a checkpoint calls for, computed where the command just run was asked to.
 
     Raises:
         ConfigError, InvalidInputError: the run's files are broken.
@@ -45,49 +32,47 @@ def after(run: RunFolder, folder: Path, request: TrainRequest | GrowRequest | Pr
     architecture, state, recipe = read_config(folder), read_state(folder), resolved_recipe(run).recipe
     name = _name(run, folder)
     train = ("train", name, "--steps", str(recipe.train.steps), *flags)
-    caution = None if state.lr_factor == 1.0 else rewarming(f"the learning rate of {name}", state.lr_factor)
     changes = by_hand(lineage_up_to(run.growth_path, state.step))
-    if not changes or not isinstance(changes[-1], TrainEvent):
-        return Proposal("next, train it", (train,), caution)
+    trained = bool(changes) and isinstance(changes[-1], TrainEvent)
+    if state.lr_factor != 1.0 and not (trained and architecture.newest_ids):
+        narrator.say(
+            f"the learning rate of {name} ended at {state.lr_factor:.2g} of its peak: the next train warms up to the "
+            "peak again (--no-decay is for a run that will be continued)"
+        )
+    if not trained:
+        return narrator.propose("next, train it", train)
     if not architecture.newest_ids:
-        return Proposal("next, grow it", (("grow", name, *flags),), caution)
-    if caution is None:
-        return Proposal("next, train it on, to a decayed learning rate", (train,))
+        return narrator.propose("next, grow it", ("grow", name, *flags))
+    if state.lr_factor == 1.0:
+        return narrator.propose("next, train it on, to a decayed learning rate", train)
     place = run.path if run.path.name not in ("", "..") else run.path.resolve()
     baseline = _word(place.with_name(f"{place.name}-baseline"))
     control: Words = ("train", "--recipe", _word(run.recipe_path), "--layers", str(architecture.num_layers))
     control += ("--steps", str(state.step), *_of_one_run(recipe), *flags, "--out", baseline)
     why = f"next, hold it against {architecture.num_layers} layers trained from the start for as many steps"
-    return Proposal(why, (control, ("compare", baseline, name)))
+    return narrator.propose(why, control, ("compare", baseline, name))
 
 
-def rewarming(whose: str, lr_factor: float) -> str:
-    """What training on from a rate below the peak does."""
-    return (
-        f"{whose} ended at {lr_factor:.2g} of its peak: the next train warms up to the peak again "
-        "(--no-decay is for a run that will be continued)"
-    )
-
-
-def after_comparison(comparison: Comparison, request: CompareRequest) -> Proposal:
-    """What a comparison calls for: an arm that is not ready, the run that a decision keeps, else a report."""
+def propose_after_comparison(narrator: Narrator, comparison: Comparison, request: CompareRequest) -> None:
+    """Propose what a comparison calls for: an arm that is not ready, the run that a decision keeps, else a report."""
     known = [run.history for run in comparison.runs if run.history.recipe is not None]
     if comparison.decision is not None:
         number, what = (1, "the trial") if comparison.verdict == "accept" else (0, "the parent")
         if comparison.runs[number].history in known:
-            return Proposal(f"next, go on with {what}", (_train(comparison.runs[number].history),))
+            return narrator.propose(f"next, go on with {what}", _train(comparison.runs[number].history))
     for history in known:
         if history.untrained:
-            return Proposal(f"{history.name} was grown and never trained: train it first", (_train(history),))
+            return narrator.propose(f"{history.name} was grown and never trained: train it first", _train(history))
     for history in known:
         if history.state.lr_factor == 1.0:
-            return Proposal(f"next, train {history.name} on, to a decayed learning rate", (_train(history),))
+            return narrator.propose(f"next, train {history.name} on, to a decayed learning rate", _train(history))
     if request.report:
         last = comparison.runs[-1].history
-        return Proposal(f"next, see what the blocks of {last.name} do", (("probe", _name(last.run, last.checkpoint)),))
+        probe = ("probe", _name(last.run, last.checkpoint))
+        return narrator.propose(f"next, see what the blocks of {last.name} do", probe)
     report = "report.html" if find_spec("matplotlib") else "report.md"
     words = ("compare", *map(_word, request.paths), "--report", report)
-    return Proposal("next, every figure on one page", (words,))
+    return narrator.propose("next, every figure on one page", words)
 
 
 def _train(history: RunHistory) -> Words:

@@ -34,7 +34,7 @@ def run(request: ProbeRequest, narrator: Narrator) -> None:
     """
     with narrator.status("importing torch"):
         from ppdgrow.checkpoint import locate_checkpoint
-        from ppdgrow.cli.next_command import after
+        from ppdgrow.cli.next_command import propose_after
         from ppdgrow.probing.probe import probe
 
     with narrator.status(f"probing {request.checkpoint}"):
@@ -49,7 +49,7 @@ def run(request: ProbeRequest, narrator: Narrator) -> None:
         narrator.data(clean(drawn.text))
     if not report.passed:
         raise CheckFailedError("; ".join(report.failures))
-    after(*locate_checkpoint(request.checkpoint), request).show(narrator)
+    propose_after(narrator, *locate_checkpoint(request.checkpoint), request)
 
 
 def _print_result(report: ProbeReport, narrator: Narrator) -> None:

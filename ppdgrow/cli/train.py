@@ -34,7 +34,7 @@ def run(request: TrainRequest, narrator: Narrator) -> None:
         return
     with narrator.status("importing torch"):
         from ppdgrow.checkpoint import RunFolder
-        from ppdgrow.cli.next_command import after
+        from ppdgrow.cli.next_command import propose_after
         from ppdgrow.growth.train import train
 
     if request.repeated:
@@ -48,7 +48,7 @@ def run(request: TrainRequest, narrator: Narrator) -> None:
     else:
         document = train(request, narrator)
         run_folder, final = RunFolder(Path(document["run"])), Path(document["checkpoint"])
-        after(run_folder, final, request).show(narrator)
+        propose_after(narrator, run_folder, final, request)
     narrator.document(document)
     narrator.data(document["run"])
 

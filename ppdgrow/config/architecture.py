@@ -5,7 +5,7 @@ An explicit, ordered list of blocks with stable ids: growth only adds ids, remov
 
 from __future__ import annotations
 
-from typing import Annotated, Any, Literal
+from typing import Literal
 
 from pydantic import Field, model_validator
 
@@ -60,17 +60,13 @@ InputSpec = TokenInput | ImageInput | VectorInput
 
 
 class BlockSpec(Frozen):
-    """One entry of the block list.
+    """One entry of the block list: an ordinary layer of the model's stream, or a pair, which counts as two."""
 
-    A `layer` is one ordinary block of the model's stream; a `pair` counts as two layers. `born` is the
-    optimizer step at which growth inserted the block (0: there from the start).
-    """
-
-    id: Annotated[str, Field(pattern=r"^[lp][1-9][0-9]{0,8}$")]
+    id: str = Field(pattern=r"^[lp][1-9][0-9]{0,8}$")
     type: Literal["layer", "pair"]
     kind: str
     state: PairState | None = None
-    born: Annotated[int, Field(ge=0)] = 0
+    born: int = Field(0, ge=0)  # the optimizer step at which growth inserted it; 0: there from the start
 
     @model_validator(mode="after")
     def _check_state(self) -> BlockSpec:
@@ -90,11 +86,11 @@ class Architecture(Frozen):
     heads: PositiveInt
     ffn_multiplier: PositiveInt
     norm: Literal["layer", "rms"]
-    dropout: Annotated[float, Field(ge=0.0, lt=1.0)]
+    dropout: float = Field(ge=0.0, lt=1.0)
     tie_embeddings: bool
     kernel_size: PositiveInt = 4
-    input: Annotated[InputSpec, Field(discriminator="kind")]
-    blocks: Annotated[tuple[BlockSpec, ...], Field(strict=False, min_length=1, max_length=65536)]
+    input: InputSpec = Field(discriminator="kind")
+    blocks: tuple[BlockSpec, ...] = Field(strict=False, min_length=1, max_length=65536)
 
     @model_validator(mode="after")
     def _check_blocks(self) -> Architecture:
@@ -115,8 +111,7 @@ class Architecture(Frozen):
                 )
         if self.tie_embeddings and self.input.kind != "tokens":
             raise ValueError("model.tie_embeddings needs token input")
-        coupled = self.stream == "coupled"
-        if (coupled or self.pairs) and self.width % 2:
+        if (self.stream == "coupled" or self.pairs) and self.width % 2:
             raise ValueError(f"width {self.width} cannot be split into two halves")
         for block in self.blocks:
             channels = self.channels_of(block)
@@ -152,32 +147,15 @@ class Architecture(Frozen):
 
     def with_blocks(self, blocks: tuple[BlockSpec, ...]) -> Architecture:
         """The same model over another block list, validated anew."""
-        return parse_architecture(self.model_dump() | {"blocks": [block.model_dump() for block in blocks]})
-
-
-def parse_architecture(document: Any) -> Architecture:
-    """Validate a `config.json` document.
-
-    Raises:
-        pydantic.ValidationError: a key is missing, unknown, out of range or contradicts another.
-    """
-    return Architecture.model_validate(document)
+        return Architecture.model_validate({**dict(self), "blocks": blocks})
 
 
 def new_architecture(model: ModelConfig, task: Task, input_spec: InputSpec) -> Architecture:
     """The architecture of a model that is trained from scratch: `model.layers` layers `l1..lN`."""
     kind = FAMILIES[model.family].layer_kind(model.mixer)
     return Architecture(
-        family=model.family,
-        stream=model.stream,
+        **model.model_dump(exclude={"task", "layers", "patch_size", "mixer"}),
         task=task,
-        width=model.width,
-        heads=model.heads,
-        ffn_multiplier=model.ffn_multiplier,
-        norm=model.norm,
-        dropout=model.dropout,
-        tie_embeddings=model.tie_embeddings,
-        kernel_size=model.kernel_size,
         input=input_spec,
         blocks=tuple(BlockSpec(id=f"l{index + 1}", type="layer", kind=kind) for index in range(model.layers)),
     )

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Annotated
+from typing import Annotated, Any
 
 from pydantic import BaseModel, ConfigDict, Field
 
@@ -15,3 +15,8 @@ class Frozen(BaseModel):
     """Strict and frozen: `"6"` is not a number, NaN is not a rate, and an unknown key is an error."""
 
     model_config = ConfigDict(extra="forbid", strict=True, frozen=True, allow_inf_nan=False)
+
+
+def key(default: Any, meaning: str, **bounds: Any) -> Any:
+    """A key of a recipe: its default, what the list of keys says of it, and what pydantic is to hold it to."""
+    return Field(default, description=meaning, **bounds)

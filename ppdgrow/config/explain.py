@@ -35,23 +35,19 @@ def unknown_key(key: str, source: str) -> str:
     if key in Recipe.model_fields:
         example = next(known for known in keys if known.startswith(f"{key}."))
         return f"{key!r}{where} is a section of the recipe, expected keys below it, such as {example!r}"
-    return f"unknown recipe key {shorten(key)}{where} (did you mean {nearest_key(key, keys)!r}?)"
+    return f"unknown recipe key {shorten(key)}{where} (did you mean {_nearest_key(key, keys)!r}?)"
 
 
-def nearest_key(key: str, keys: list[str]) -> str:
-    """The known dotted key that a mistyped, bare or wrongly sectioned one most likely means."""
+def _nearest_key(key: str, keys: list[str]) -> str:
+    """What a mistyped, bare or wrongly sectioned key most likely means."""
     wanted = key.lower().replace("-", "_")[:200]
     leaf = wanted.rpartition(".")[2]
-    by_leaf: dict[str, list[str]] = {}
-    for known in keys:
-        by_leaf.setdefault(known.partition(".")[2] or known, []).append(known)
+    by_leaf = {known.rpartition(".")[2]: known for known in keys}
     if leaf in by_leaf:
-        return difflib.get_close_matches(wanted, by_leaf[leaf], n=1, cutoff=0.0)[0]
+        return by_leaf[leaf]
     whole = difflib.get_close_matches(wanted, keys, n=1, cutoff=0.75)
-    if whole:
-        return whole[0]
-    leaves = difflib.get_close_matches(leaf, by_leaf, n=1, cutoff=0.6)
-    return by_leaf[leaves[0]][0] if leaves else difflib.get_close_matches(wanted, keys, n=1, cutoff=0.0)[0]
+    found = whole or [by_leaf[one] for one in difflib.get_close_matches(leaf, by_leaf, n=1, cutoff=0.6)]
+    return (found or difflib.get_close_matches(wanted, keys, n=1, cutoff=0.0))[0]
 
 
 def setting_of_flag(flag: str) -> str | None:
@@ -84,49 +80,34 @@ def _rows(section: Schema, prefix: str, defaults: Schema) -> Iterator[tuple[str,
 
 
 def explain(error: ValidationError, values: Mapping[str, Any], sources: Mapping[str, str]) -> str:
-    """The first thing that is wrong with a recipe: key, found, expected, source and a way out.
-
-    Args:
-        error: what pydantic says about the nested recipe.
-        values: the flat values that were validated.
-        sources: where each of them came from.
-    """
+    """The first thing that is wrong with the flat `values` of a recipe: key, found, expected, source, a way out."""
     first = error.errors(include_url=False)[0]
-    own = first.get("ctx", {}).get("error") if first["type"] == "value_error" else None
-    every_bound = first["type"].startswith("less_than")
-    if first["loc"][:1] == ("growth",):
-        return _explain_growth(first, own, every_bound, sources["growth"])
-    key = ".".join(map(str, first["loc"][:2]))
-    section, _, name = key.partition(".")
-    if key not in values:
+    own = first["ctx"]["error"] if first["type"] == "value_error" else None
+    in_growth = first["loc"][:1] == ("growth",)
+    place = first["loc"] if in_growth else first["loc"][:2]
+    key = "growth" if in_growth else ".".join(map(str, place))
+    if key not in values:  # several keys of a section, or of the whole recipe, contradict each other
         return str(own or first["msg"])
-    way_out = f"from {sources[key]}; the default is {format_value(recipe_keys()[key])}"
-    if own is not None:
-        return f"{key}: {own} ({way_out})"
-    words = _describe(_resolve(_schema()["properties"][section])["properties"][name], every_bound)
-    return f"{key}: found {shorten(values[key])}, expected {words} ({way_out})"
-
-
-def _explain_growth(first: Mapping[str, Any], own: object, every_bound: bool, source: str) -> str:
-    """The first thing that is wrong within `growth:`, with the place of it, such as `growth[0].trial.steps`."""
-    where, schema = "growth", _schema()["properties"]["growth"]
-    for part in first["loc"][1:]:
+    where, schema, source = "", _schema(), sources[key]
+    for part in place:
         keys = _resolve(schema).get("properties", {})
         if isinstance(part, int):
             where, schema = f"{where}[{part}]", schema["items"]
         elif part in keys:
             options = keys[part].get("anyOf", ())
-            where, schema = f"{where}.{part}", next((option for option in options if "items" in option), keys[part])
+            where = f"{where}.{part}" if where else part
+            schema = next((option for option in options if "items" in option), keys[part])
         elif first["type"] == "extra_forbidden":
             if part in GrowthConfig.model_fields:
                 return f"{where}.{part} in {source}: {part} belongs to the growth entry, not to a part of it"
             nearest = difflib.get_close_matches(part, keys, n=1, cutoff=0.0)[0]
             return f"unknown recipe key {shorten(f'{where}.{part}')} in {source} (did you mean {nearest!r}?)"
-    if first["type"] == "missing":
-        return f"{where} is missing in {source}: expected {_describe(schema, every_bound)}"
-    if own is not None:
-        return f"{where}: {own} (from {source})"
-    return f"{where}: found {shorten(first['input'])}, expected {_describe(schema, every_bound)} (from {source})"
+    expected = _describe(schema, every_bound=first["type"].startswith("less_than"))
+    if in_growth and first["type"] == "missing":
+        return f"{where} is missing in {source}: expected {expected}"
+    problem = own or f"found {shorten(values.get(where, first['input']))}, expected {expected}"
+    default = "" if in_growth else f"; the default is {format_value(recipe_keys()[key])}"
+    return f"{where}: {problem} (from {source}{default})"
 
 
 def shorten(value: Any) -> str:

@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from typing import Annotated, Any, Literal, get_args
 
 from pydantic import AfterValidator, Field, field_validator, model_validator
 
-from ppdgrow.config.base import Frozen, PositiveInt
+from ppdgrow.config.base import Frozen, PositiveInt, key
 from ppdgrow.config.kinds import PAIR_NAMES, PairName
 
 Source = Literal["copy", "slice", "random"]
@@ -50,24 +49,18 @@ Scale = Annotated[float, AfterValidator(_check_scale)]
 class TrialConfig(Frozen):
     """How a growth is tried: for how many steps, and what it must reach to be kept."""
 
-    steps: PositiveInt = Field(
-        100, description="optimizer steps of the trial; rule always: after which the growth is saved"
-    )
-    rule: Rule = Field(
-        "parent", description="what the trial is held against; always: kept without a twin and a judgement"
-    )
-    epsilon: float = Field(0.0, description="nats that the trial may lose against the parent; negative: must gain")
-    margin: float = Field(0.01, description="nats that it may lose against the twin; negative: must gain")
+    steps: PositiveInt = key(100, "optimizer steps of the trial; rule always: after which the growth is saved")
+    rule: Rule = key("parent", "what the trial is held against; always: kept without a twin and a judgement")
+    epsilon: float = key(0.0, "nats that the trial may lose against the parent; negative: must gain")
+    margin: float = key(0.01, "nats that it may lose against the twin; negative: must gain")
 
 
 class OnReject(Frozen):
     """What follows a rejection: the growth is taken out, or tried again at a lower rate first (no rule `always`)."""
 
-    remove: bool = Field(False, description="take the growth out at once")
-    lower_lr: Annotated[float, Field(gt=0.0, lt=1.0)] | None = Field(
-        None, description="or try again with the rate of the new blocks times this"
-    )
-    retries: Annotated[int, Field(ge=1, le=100)] = Field(2, description="further tries with lower_lr")
+    remove: bool = key(False, "take the growth out at once")
+    lower_lr: float | None = key(None, "or try again with the rate of the new blocks times this", gt=0.0, lt=1.0)
+    retries: int = key(2, "further tries with lower_lr", ge=1, le=100)
 
     @model_validator(mode="after")
     def _check_one(self) -> OnReject:
@@ -92,36 +85,36 @@ class Candidate(Frozen):
 
     @model_validator(mode="before")
     @classmethod
-    def _read_short_forms(cls, data: Any) -> Any:
+    def _read(cls, data: Any) -> Any:
         if isinstance(data, str):
-            data = candidate_of_word(data)
-        return growth_short_forms({"pair": data} if isinstance(data, list) else data)
+            data = _candidate_of_word(data)
+        return _short_forms({"pair": data} if isinstance(data, list) else data)
 
 
 class GrowthConfig(Frozen):
     """One point at which the run tries to grow."""
 
     at: PositiveInt | Literal["plateau"] = Field(description="step, or when the validation loss levels off")
-    patience: Annotated[int, Field(ge=1, le=10_000)] = Field(3, description="evaluations without a new best loss")
-    pair: tuple[PairName, ...] = Field(
-        ("ffn",), strict=False, min_length=1, description=f"kinds, the last repeats: {', '.join(PAIR_NAMES)}"
+    patience: int = key(3, "evaluations without a new best loss", ge=1, le=10_000)
+    pair: tuple[PairName, ...] = key(
+        ("ffn",), f"kinds, the last repeats: {', '.join(PAIR_NAMES)}", strict=False, min_length=1
     )
-    pairs: Annotated[int, Field(ge=1, le=4096)] = Field(1, description="number of pairs, each two layers")
-    position: Position = Field("interleave", description=f"{', '.join(NAMED_POSITIONS)}, or block numbers as 2,4,6")
-    source: Source | None = Field(None, description="of theta_0; null: copy if coupled, slice if residual")
-    scale: Scale = Field(1.0, description=f"factor on the output projections of theta_0, at most {MAX_SCALE:g}")
-    method: Method = Field("pair", description="pair, or a rival that adds as many whole layers")
-    moments: Moments = Field("copy_v", description="optimizer state of the new parameters")
+    pairs: int = key(1, "number of pairs, each two layers", ge=1, le=4096)
+    position: Position = key("interleave", f"{', '.join(NAMED_POSITIONS)}, or block numbers as 2,4,6")
+    source: Source | None = key(None, "of theta_0; null: copy if coupled, slice if residual")
+    scale: Scale = key(1.0, f"factor on the output projections of theta_0, at most {MAX_SCALE:g}")
+    method: Method = key("pair", "pair, or a rival that adds as many whole layers")
+    moments: Moments = key("copy_v", "optimizer state of the new parameters")
     trial: TrialConfig = TrialConfig()
     on_reject: OnReject = OnReject(remove=True)
-    candidates: Annotated[tuple[Candidate, ...], Field(max_length=100)] = Field(
-        (), strict=False, description="what to try instead, one after the other: some of the keys from pair to moments"
+    candidates: Annotated[tuple[Candidate, ...], Field(max_length=100)] = key(
+        (), "what to try instead, one after the other: some of the keys from pair to moments", strict=False
     )
 
     @model_validator(mode="before")
     @classmethod
-    def _read_short_forms(cls, data: Any) -> Any:
-        data = growth_short_forms(data)
+    def _read(cls, data: Any) -> Any:
+        data = _short_forms(data)
         if isinstance(data, dict) and "pairs" not in data:
             kinds, position = data.get("pair", ()), data.get("position", "")
             places = len(position.split(",")) if isinstance(position, str) and position[:1].isdigit() else 0
@@ -136,8 +129,14 @@ class GrowthConfig(Frozen):
             raise ValueError(f"number {twice + 1} is the same as one before it: leave it out")
         return candidates
 
+    def as_written(self) -> dict[str, Any]:
+        """Its keys without those that say nothing: those a candidate leaves out, the road not taken."""
+        unused = {"lower_lr", "retries"} if self.on_reject.remove else {"remove"}
+        candidates = [candidate.model_dump(exclude_none=True) for candidate in self.candidates]
+        return {**self.model_dump(exclude={"on_reject": unused}), "candidates": candidates}
 
-def growth_short_forms(data: Any) -> Any:
+
+def _short_forms(data: Any) -> Any:
     """`pair: attention,ffn` as a list, and `position: 2` or `[2, 4]` as the text of `--position`."""
     if not isinstance(data, dict):
         return data
@@ -151,7 +150,7 @@ def growth_short_forms(data: Any) -> Any:
     return data
 
 
-def candidate_of_word(word: str) -> dict[str, str]:
+def _candidate_of_word(word: str) -> dict[str, str]:
     """A candidate that is one word: a method, a position, or a kind of pair (or several with commas)."""
     if word in get_args(Method):
         return {"method": word}
@@ -161,13 +160,3 @@ def candidate_of_word(word: str) -> dict[str, str]:
         return {"pair": word}
     known = (*PAIR_NAMES, *get_args(Method), *NAMED_POSITIONS)
     raise ValueError(f"found {word!r}, expected one of {', '.join(known)}, or keys such as {{pair: ffn, pairs: 2}}")
-
-
-def shorten_entry(entry: Mapping[str, Any]) -> dict[str, Any]:
-    """A dumped entry without the keys that say nothing: those a candidate leaves out, the road not taken."""
-    on_reject = entry["on_reject"]
-    kept = ("remove",) if on_reject["remove"] else ("lower_lr", "retries")
-    candidates = [
-        {key: value for key, value in candidate.items() if value is not None} for candidate in entry["candidates"]
-    ]
-    return {**entry, "on_reject": {key: on_reject[key] for key in kept}, "candidates": candidates}

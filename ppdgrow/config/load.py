@@ -13,7 +13,6 @@ from pydantic import ValidationError
 
 from ppdgrow.atomic import is_lfs_pointer
 from ppdgrow.config.explain import explain, shorten, unknown_key
-from ppdgrow.config.growth import shorten_entry
 from ppdgrow.config.schema import Recipe, flatten, nest, recipe_keys
 from ppdgrow.config.yaml12 import format_value, parse_value, parse_yaml
 from ppdgrow.errors import ConfigError
@@ -41,27 +40,22 @@ class Resolved:
 
     def replace(self, values: Mapping[str, Any], source: str) -> Resolved:
         """The recipe with some values changed, for those filled in from the data or measured."""
-        return _overlay(flatten(self.recipe.model_dump()), self.sources, [Layer(source, values)])
+        return resolve([Layer(source, values)], self)
 
 
 def read_yaml(path: Path | str) -> dict[str, Any]:
-    """Read a recipe file into flat dotted keys, not yet validated.
-
-    Returns:
-        `{"train.lr": 3e-4, ...}`. A key outside a section stays as it is, for `resolve` to name.
+    """A recipe file as `{"train.lr": 3e-4, ...}`, not yet validated: what is no key is for `resolve` to name.
 
     Raises:
         ConfigError: the file is missing, unreadable, not UTF-8, not YAML, or holds anything but sections of keys.
     """
     where = f"recipe {str(path)!r}"
     document = parse_yaml(_read_text(Path(path), where), where)
-    if document is None:
-        return {}
-    if not isinstance(document, dict):
+    if document is not None and not isinstance(document, dict):
         raise ConfigError(
             f"{where}: found {shorten(document)}, expected sections such as 'train:' with keys below them"
         )
-    return flat_keys(document, where)
+    return flat_keys(document or {}, where)
 
 
 def flat_keys(document: Mapping[str, Any], where: str) -> dict[str, Any]:
@@ -82,7 +76,7 @@ def flat_keys(document: Mapping[str, Any], where: str) -> dict[str, Any]:
 
 
 def read_run_recipe(path: Path) -> dict[str, Any]:
-    """The recipe of a run folder, as `read_yaml`; a key that is younger than the run has the value that it acted by."""
+    """As `read_yaml`, of a run folder: a key that is younger than the run has the value that it acted by."""
     return _BEFORE | read_yaml(path)
 
 
@@ -111,7 +105,7 @@ def _read_text(path: Path, where: str) -> str:
 
 
 def parse_override(text: str) -> tuple[str, Any]:
-    """Split `train.lr=3e-4` at its first `=` and read the value by the rules of recipe files.
+    """Split `train.lr=3e-4` at its first `=`, and read the value by `parse_value`.
 
     Raises:
         ConfigError: there is no `=` or no key, or the value has an open quote or bracket.
@@ -123,19 +117,15 @@ def parse_override(text: str) -> tuple[str, Any]:
     return key, parse_value(value, f"-o {shorten(key)}")
 
 
-def resolve(layers: Sequence[Layer]) -> Resolved:
-    """Lay values over the defaults, later layers over earlier ones, and validate the whole.
+def resolve(layers: Sequence[Layer], start: Resolved | None = None) -> Resolved:
+    """Lay values over the defaults, or over another recipe, later layers over earlier ones, and validate the whole.
 
     Raises:
         ConfigError: an unknown key (with the nearest valid one), a bad value (with key, found, expected and
             source), or values that contradict each other.
     """
-    defaults = recipe_keys()
-    return _overlay(defaults, dict.fromkeys(defaults, "default"), layers)
-
-
-def _overlay(values: Mapping[str, Any], sources: Mapping[str, str], layers: Sequence[Layer]) -> Resolved:
-    merged, origin = dict(values), dict(sources)
+    start = start or Resolved(Recipe(), dict.fromkeys(recipe_keys(), "default"))
+    merged, origin = flatten(start.recipe.model_dump()), dict(start.sources)
     for layer in layers:
         for key, value in layer.values.items():
             if key not in merged:
@@ -148,28 +138,18 @@ def _overlay(values: Mapping[str, Any], sources: Mapping[str, str], layers: Sequ
 
 
 def dump(resolved: Resolved) -> str:
-    """The whole recipe as YAML in the order of the schema, each value with its source behind it.
-
-    `read_yaml` and `resolve` turn it back into the same recipe.
-    """
+    """The whole recipe as YAML in the order of the schema, each value with its source behind it; see `read_yaml`."""
     lines = []
-    for section, keys in resolved.recipe.model_dump().items():
-        if section == "growth":
-            lines += _dump_growth(keys, resolved.sources[section])
-            continue
+    for section, keys in resolved.recipe.model_dump(exclude={"growth"}).items():
         lines.append(f"{section}:")
-        entries = [
-            (f"  {name}: {format_value(value)}", resolved.sources[f"{section}.{name}"]) for name, value in keys.items()
-        ]
-        width = min(max(len(entry) for entry, _ in entries), 40)
-        lines += [f"{entry:<{width}}  # {_one_line(source)}" for entry, source in entries]
+        entries = {name: f"  {name}: {format_value(value)}" for name, value in keys.items()}
+        width = min(max(map(len, entries.values())), 40)
+        for name, entry in entries.items():
+            lines.append(f"{entry:<{width}}  # {_one_line(resolved.sources[f'{section}.{name}'])}")
+    growth = resolved.recipe.growth
+    lines.append(f"growth:{'' if growth else ' []'}  # {_one_line(resolved.sources['growth'])}")
+    lines += [f"  - {format_value(entry.as_written())}" for entry in growth]
     return HEADER + "\n".join(lines) + "\n"
-
-
-def _dump_growth(entries: Sequence[Mapping[str, Any]], source: str) -> list[str]:
-    if not entries:
-        return [f"growth: []  # {_one_line(source)}"]
-    return [f"growth:  # {_one_line(source)}", *(f"  - {format_value(shorten_entry(entry))}" for entry in entries)]
 
 
 def _one_line(text: str) -> str:

@@ -1,7 +1,6 @@
 """Requests: pydantic models whose fields say how they look on the command line, and what is wrong with a value.
 
-`ppdgrow.cli.command` makes Typer's options out of the fields, in their order; `ppdgrow.api` a signature and its
-documentation.
+`ppdgrow.cli.command` makes Typer's options out of the fields, `ppdgrow.api` a signature and its documentation.
 """
 
 from __future__ import annotations
@@ -14,58 +13,47 @@ from pathlib import Path
 from types import NoneType, UnionType
 from typing import Annotated, Any, Literal, Self, Union, get_args, get_origin
 
-from pydantic import Field, ValidationError, ValidationInfo, field_validator
+from pydantic import ConfigDict, Field, ValidationError, ValidationInfo, field_validator
 from pydantic.fields import FieldInfo
 
 from ppdgrow.config.base import Frozen
 from ppdgrow.config.schema import Recipe
 from ppdgrow.errors import ConfigError
 
-RECIPE, MODEL, DATA, TRAINING, GROWTH = "Recipe", "Model", "Data", "Training", "Growth"
-SAMPLE, DECISION, HARDWARE, OUTPUT = "Sample", "Decision", "Hardware", "Output"
-_HEADINGS = {"model": MODEL, "data": DATA, "train": TRAINING}
+Heading = Literal["Recipe", "Model", "Data", "Training", "Growth", "Sample", "Decision", "Hardware", "Output"]
+_HEADINGS: dict[str, Heading] = {"model": "Model", "data": "Data", "train": "Training"}
 
 
 @dataclass(frozen=True)
 class Option:
-    """How a field looks on the command line.
+    """How a field looks on the command line; its description is the help."""
 
-    Args:
-        help: sentences.
-        heading: of its group in the help.
-        metavar: what stands for the value; left out, it is named by its type.
-        flag: where it is not made of the field's name.
-        words: for completion, where the type does not name them.
-        argument: by place, not by a flag.
-        key: the recipe key that it sets; Python callers give those in `values`.
-        in_python: whether Python callers have it.
-    """
-
-    help: str
-    heading: str | None = None
-    metavar: str | None = None
-    flag: str | None = None
-    words: tuple[str, ...] = ()
-    argument: bool = False
-    key: str | None = None
-    in_python: bool = True
+    heading: Heading | None = None  # of its group in the help
+    metavar: str | None = None  # what stands for the value; left out, it is named by its type
+    flag: str | None = None  # where it is not made of the field's name
+    words: tuple[str, ...] = ()  # for completion, where the type does not name them
+    argument: bool = False  # by place, not by a flag
+    key: str | None = None  # the recipe key that it sets; Python callers give those in `values`
+    in_python: bool = True  # whether Python callers have it
+    help: str = ""
+    doc: str | None = None  # what Python callers read in place of the help
 
 
-def option(*look: Any, default: Any = None, least: int | None = None, doc: str | None = None, **more: Any) -> Any:
-    """A field with an `Option`; `doc` describes it to Python callers where the help does not."""
+def option(*look: Any, default: Any = None, help: str | None = None, least: int | None = None, **more: Any) -> Any:
+    """A field with an `Option`; its help is the text below it, if none is given here."""
     most = None if least is None else 2**63 - 1
     extra: Any = {"option": Option(*look, **more)}
-    return Field(default, description=doc, ge=least, le=most, json_schema_extra=extra)
+    return Field(default, description=help, ge=least, le=most, json_schema_extra=extra)
 
 
-def recipe_key(key: str, help: str = "{}.", heading: str | None = None, **more: Any) -> Any:
+def recipe_key(key: str, help: str = "{}.", heading: Heading | None = None, **more: Any) -> Any:
     """A flag of the command line that sets a recipe key, whose type and description are those of the schema."""
     field = setting(key)
     (kind, *_), text = kinds(field.annotation), str(field.description)
     text = help.format(text[:1].upper() + text[1:] if help.startswith("{}") else text)
     words = get_args(kind) if get_origin(kind) is Literal else ()
     more = {"metavar": "|".join(words) or None, "words": words} | more
-    return option(text, heading or _HEADINGS[key.partition(".")[0]], key=key, **more)
+    return option(heading or _HEADINGS[key.partition(".")[0]], key=key, help=text, **more)
 
 
 def setting(key: str) -> FieldInfo:
@@ -91,10 +79,8 @@ def plain(value: Any) -> Any:
         return [plain(inner) for inner in value]
     if isinstance(value, bool):
         return value
-    if isinstance(value, Integral):
-        return int(value)
     if isinstance(value, Real):
-        return float(value)
+        return int(value) if isinstance(value, Integral) else float(value)
     is_device = f"{type(value).__module__}.{type(value).__name__}" == "torch.device"
     return str(value) if is_device or isinstance(value, os.PathLike) else value
 
@@ -102,13 +88,11 @@ def plain(value: Any) -> Any:
 class Request(Frozen):
     """The options of one command. Paths are not yet looked at."""
 
+    model_config = ConfigDict(use_attribute_docstrings=True)
+
     @classmethod
     def parse(cls, values: Mapping[str, Any], *, flags: bool = False) -> Self:
-        """Check what was asked.
-
-        Args:
-            values: by field; what is missing has its default.
-            flags: they are from the command line, so that a message names flags.
+        """Check the values of fields; those of the command line are called by their `flags` in messages.
 
         Raises:
             ConfigError: a value is of a wrong type or out of range, or would do nothing without another one.
@@ -132,7 +116,8 @@ class Request(Frozen):
         for name, field in cls.model_fields.items():
             if isinstance(field.json_schema_extra, dict):
                 look: Any = field.json_schema_extra["option"]
-                yield name, look if look.flag else replace(look, flag=f"--{name.replace('_', '-')}")
+                flag = look.flag or f"--{name.replace('_', '-')}"
+                yield name, replace(look, flag=flag, help=" ".join((field.description or "").split()))
 
     @field_validator("*", mode="before")
     @classmethod

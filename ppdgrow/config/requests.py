@@ -7,24 +7,12 @@ from functools import cached_property
 from pathlib import Path
 from typing import Annotated, Any, Literal, Self
 
-from pydantic import Field, ValidationInfo, field_validator, model_validator
+from pydantic import ValidationInfo, field_validator, model_validator
 
 from ppdgrow.config.growth import NAMED_POSITIONS, GrowthConfig, JudgingRule, Method, Moments, Source
 from ppdgrow.config.kinds import PAIR_NAMES
 from ppdgrow.config.load import Layer, flat_keys, parse_override, read_yaml, resolve
-from ppdgrow.config.options import (
-    DATA,
-    DECISION,
-    GROWTH,
-    HARDWARE,
-    OUTPUT,
-    RECIPE,
-    SAMPLE,
-    Request,
-    option,
-    plain,
-    recipe_key,
-)
+from ppdgrow.config.options import Request, option, plain, recipe_key
 from ppdgrow.config.yaml12 import format_value
 from ppdgrow.errors import ConfigError
 
@@ -35,40 +23,30 @@ DeviceName = Literal["auto", "cpu", "cuda"]
 PrecisionName = Literal["auto", "fp32", "bf16"]
 _CHECKPOINT: dict[str, Any] = {"metavar": "CKPT", "argument": True}
 _DATA_DIR = "Folder with local copies of the data sets; without it PPDGROW_DATA, else a download."
-_OUT = "Output run folder; without it one is named and printed."
 _PRECISION = "fp32, or bf16 autocast; without it, as the run was trained."
 
-Checkpoint = Annotated[Path, option("Run folder or checkpoint; only read.", default=..., **_CHECKPOINT)]
-DataDir = Annotated[Path | None, option(_DATA_DIR, DATA, "FOLDER")]
-Device = Annotated[DeviceName, option("Where to compute.", HARDWARE, "auto|cpu|cuda")]
-Precision = Annotated[PrecisionName | None, option(_PRECISION, HARDWARE, "auto|fp32|bf16")]
-Out = Annotated[Path | None, option(_OUT, OUTPUT, "FOLDER")]
+Checkpoint = Annotated[Path, option(help="Run folder or checkpoint; only read.", default=..., **_CHECKPOINT)]
+DataDir = Annotated[Path | None, option("Data", "FOLDER", help=_DATA_DIR)]
+Device = Annotated[DeviceName, option("Hardware", "auto|cpu|cuda", help="Where to compute.")]
+Precision = Annotated[PrecisionName | None, option("Hardware", "auto|fp32|bf16", help=_PRECISION)]
+Out = Annotated[Path | None, option("Output", "FOLDER", help="Output run folder; without it one is named and printed.")]
 
 
 class TrainRequest(Request):
     """A run from scratch, or on from a checkpoint."""
 
-    checkpoint: Path | None = option(
-        "Go on from this run folder or checkpoint; leave out for a new model.", **_CHECKPOINT
-    )
+    checkpoint: Path | None = option(**_CHECKPOINT)
+    """Go on from this run folder or checkpoint; leave out for a new model."""
     recipe: Path | Mapping[Any, Any] | None = option(
-        "Recipe in YAML.",
-        RECIPE,
-        "FILE",
-        doc="A YAML file, or the same as a mapping of sections: `{'train': {'lr': 3e-4}}`.",
+        "Recipe", "FILE", doc="A YAML file, or the same as a mapping of sections: `{'train': {'lr': 3e-4}}`."
     )
-    values: Mapping[Any, Any] | None = Field(
-        None, description="Recipe values by dotted key, such as `{'train.lr': 3e-4}`, over those of the recipe."
-    )
-    override: tuple[str, ...] = option(
-        "Set any recipe key; may be repeated, the last one of a key holds.",
-        RECIPE,
-        "KEY=VALUE",
-        flag="-o",
-        default=(),
-        in_python=False,
-    )
-    keys: bool = option("List all recipe keys with their defaults, and exit.", RECIPE, default=False, in_python=False)
+    """Recipe in YAML."""
+    values: Mapping[Any, Any] | None = None
+    """Recipe values by dotted key, such as `{'train.lr': 3e-4}`, over those of the recipe."""
+    override: tuple[str, ...] = option("Recipe", "KEY=VALUE", flag="-o", default=(), in_python=False)
+    """Set any recipe key; may be repeated, the last one of a key holds."""
+    keys: bool = option("Recipe", default=False, in_python=False)
+    """List all recipe keys with their defaults, and exit."""
     model: Any = recipe_key("model.family", "Model family: {}.", metavar="FAMILY")
     num_layers: Any = recipe_key("model.layers", "Layers of a new model; of CKPT, those that it has.", flag="--layers")
     width: Any = recipe_key("model.width")
@@ -85,26 +63,20 @@ class TrainRequest(Request):
     pair_lr: Any = recipe_key("train.pair_lr", metavar="FACTOR")
     only: Any = recipe_key("train.only", "Train all, or the newest blocks only.")
     device: Device = "auto"
-    precision: PrecisionName | None = recipe_key("train.precision", _PRECISION, HARDWARE, words=())
-    deterministic: bool = option("Deterministic kernels on CUDA.", HARDWARE, default=False)
-    resume: Literal["auto", "never"] = option(
-        "Go on in an output folder that holds this run, or refuse.", OUTPUT, default="auto"
-    )
+    precision: PrecisionName | None = recipe_key("train.precision", _PRECISION, "Hardware", words=())
+    deterministic: bool = option("Hardware", default=False)
+    """Deterministic kernels on CUDA."""
+    resume: Literal["auto", "never"] = option("Output", default="auto")
+    """Go on in an output folder that holds this run, or refuse."""
     out: Out = None
     dry_run: bool = option(
-        "Show what the run would do and what it would cost (memory: a lower bound); train nothing, write no run.",
-        OUTPUT,
-        default=False,
-        doc="Return what the run would do, cost and hold; train and write nothing.",
+        "Output", default=False, doc="Return what the run would do, cost and hold; train and write nothing."
     )
+    """Show what the run would do and what it would cost (memory: a lower bound); train nothing, write no run."""
 
     @cached_property
     def layers(self) -> tuple[Layer, ...]:
-        """Recipe values in rising precedence.
-
-        Raises:
-            ConfigError: the recipe cannot be read, or an override has no key or an open bracket.
-        """
+        """Recipe values in rising precedence; raises what `read_yaml` and `parse_override` raise."""
         chosen = []
         if isinstance(self.recipe, Path):
             chosen.append(Layer(f"recipe {self.recipe}", read_yaml(self.recipe)))
@@ -121,7 +93,7 @@ class TrainRequest(Request):
     @property
     def repeated(self) -> list[str]:
         """The overrides that hold of keys that were given more than once, and not by a flag too."""
-        pairs = [parse_override(text) for text in self.override]
+        pairs = list(map(parse_override, self.override))
         keys = [key for key, _ in pairs]
         flags = {look.key for name, look in self.options() if getattr(self, name) is not None}
         repeated = {key: value for key, value in pairs if keys.count(key) > 1 and key not in flags}
@@ -132,50 +104,36 @@ class GrowRequest(Request):
     """A growth, or with `remove` a pair to take out."""
 
     checkpoint: Checkpoint
-    pair: str | Sequence[str] | None = option(
-        "Kind of the pairs: ffn (two MLPs), attention, recurrent or convolution (that mixer and an MLP), "
-        "attention-first (attention if there is no such pair yet, else ffn), depthwise (each channel for itself), "
-        "orthogonal or linear (linear maps, which add little: controls). The last of a list repeats. [default: ffn]",
-        GROWTH,
-        "KIND[,KIND..]",
-        words=PAIR_NAMES,
-    )
-    pairs: int | None = option("Number of pairs, each two layers. [default: as many as are listed, or 1]", GROWTH)
-    position: str | int | Sequence[int] = option(
-        "end, start, middle, interleave (spread evenly; one pair: middle), or after which blocks, such as 2,4,6 "
-        "(0: before the first).",
-        GROWTH,
-        "WHERE",
-        words=NAMED_POSITIONS,
-        default="interleave",
-    )
-    source: Source | None = option(
-        "Where theta_0, the weights from which both members of a pair start, comes from: copy (the nearest preceding "
-        "branch of the kind), slice (of a full-width one), random. [default: copy in a coupled stream, slice in a "
-        "residual one]",
-        GROWTH,
-    )
-    scale: float = option("Factor on the output projections of theta_0.", GROWTH, default=1.0)
-    method: Method = option(
-        "pair, or a rival that adds as many whole layers: zero (copies with zero output), copy (stacking at end, "
-        "interleaving), fresh (random).",
-        GROWTH,
-        default="pair",
-    )
-    moments: Moments = option(
-        "Optimizer state of new parameters: fresh (none), copy_v (second moment of the source), copy (first moment "
-        "too).",
-        GROWTH,
-        default="copy_v",
-    )
-    remove: str | None = option("Take a pair out instead of growing.", GROWTH, "last|ID")
+    pair: str | Sequence[str] | None = option("Growth", "KIND[,KIND..]", words=PAIR_NAMES)
+    """Kind of the pairs: ffn (two MLPs), attention, recurrent or convolution (that mixer and an MLP), attention-first
+    (attention if there is no such pair yet, else ffn), depthwise (each channel for itself), orthogonal or linear
+    (linear maps, which add little: controls). The last of a list repeats. [default: ffn]"""
+    pairs: int | None = option("Growth")
+    """Number of pairs, each two layers. [default: as many as are listed, or 1]"""
+    position: str | int | Sequence[int] = option("Growth", "WHERE", words=NAMED_POSITIONS, default="interleave")
+    """end, start, middle, interleave (spread evenly; one pair: middle), or after which blocks, such as 2,4,6 (0: before
+    the first)."""
+    source: Source | None = option("Growth")
+    """Where theta_0, the weights from which both members of a pair start, comes from: copy (the nearest preceding
+    branch of the kind), slice (of a full-width one), random. [default: copy in a coupled stream, slice in a residual
+    one]"""
+    scale: float = option("Growth", default=1.0)
+    """Factor on the output projections of theta_0."""
+    method: Method = option("Growth", default="pair")
+    """pair, or a rival that adds as many whole layers: zero (copies with zero output), copy (stacking at end,
+    interleaving), fresh (random)."""
+    moments: Moments = option("Growth", default="copy_v")
+    """Optimizer state of new parameters: fresh (none), copy_v (second moment of the source), copy (first moment
+    too)."""
+    remove: str | None = option("Growth", "last|ID")
+    """Take a pair out instead of growing."""
     evaluate: bool = option(
-        "Skip the losses; outputs are compared on a synthetic batch.",
-        GROWTH,
+        "Growth",
         flag="--no-eval",
         default=True,
         doc="Measure the losses before and after; False compares outputs on a synthetic batch.",
     )
+    """Skip the losses; outputs are compared on a synthetic batch."""
     data_dir: DataDir = None
     device: Device = "auto"
     precision: Precision = None
@@ -186,8 +144,8 @@ class GrowRequest(Request):
     def _check_growth(cls, values: dict[str, Any], info: ValidationInfo) -> dict[str, Any]:
         given = {key: values[key] for key in _GROWTH_KEYS if values.get(key) is not None}
         defaults = GrowthConfig(at=1)
-        added = [key for key, value in given.items() if key == "pair" or value != getattr(defaults, key)]
-        if values.get("remove") is not None and added:
+        adds = any(key == "pair" or value != getattr(defaults, key) for key, value in given.items())
+        if values.get("remove") is not None and adds:
             raise ConfigError("--remove takes a pair out, the other options of growth add some: give one or the other")
         _growth_entry(given, str(info.context))
         return {key: value for key, value in values.items() if key not in _GROWTH_KEYS} | given
@@ -214,24 +172,21 @@ class ProbeRequest(Request):
 
     checkpoint: Checkpoint
     dtypes: str | Sequence[str] = option(
-        f"Types in which to measure the cancellation: {', '.join(DTYPE_NAMES)}. [default: all]",
+        help=f"Types in which to measure the cancellation: {', '.join(DTYPE_NAMES)}. [default: all]",
         flag="--dtype",
         metavar="NAME[,NAME..]",
         words=DTYPE_NAMES,
         default=DTYPE_NAMES,
     )
-    plot: Path | None = option(
-        "Draw gradient norm and activity per block into FILE (.svg or .png; needs ppdgrow[plot]).", OUTPUT, "FILE"
-    )
-    sample: str | None = option(
-        "Continue TEXT by a language model; the continuation comes last on stdout. A growth that keeps the function "
-        "keeps it.",
-        SAMPLE,
-        "TEXT",
-        doc="A text that a language model is to continue.",
-    )
-    tokens: int | None = option("Tokens of the continuation. [default: 200]", SAMPLE, least=1)
-    seed: int | None = option("Of the draws. [default: 0]", SAMPLE, least=0)
+    plot: Path | None = option("Output", "FILE")
+    """Draw gradient norm and activity per block into FILE (.svg or .png; needs ppdgrow[plot])."""
+    sample: str | None = option("Sample", "TEXT", doc="A text that a language model is to continue.")
+    """Continue TEXT by a language model; the continuation comes last on stdout. A growth that keeps the function keeps
+    it."""
+    tokens: int | None = option("Sample", least=1)
+    """Tokens of the continuation. [default: 200]"""
+    seed: int | None = option("Sample", least=0)
+    """Of the draws. [default: 0]"""
     data_dir: DataDir = None
     device: Device = "auto"
     precision: Precision = None
@@ -257,70 +212,46 @@ class ProbeRequest(Request):
 class CompareRequest(Request):
     """Runs to compare, or with `accept` PARENT and TRIAL between which to decide."""
 
-    paths: tuple[Path, ...] = option(
-        "Run folders, or folders of runs that are the seeds of one arm; the first is the baseline.",
-        metavar="BASELINE OTHER..",
-        argument=True,
-        default=...,
-    )
-    test: bool = option(
-        "Evaluate every run on the whole test split too. Once, at the end: it must not decide anything.",
-        DATA,
-        default=False,
-    )
-    plot: Path | None = option(
-        "Draw the curves over steps, FLOPs and wall-clock into FILE (.svg or .png; needs ppdgrow[plot]).",
-        OUTPUT,
-        "FILE",
-    )
-    report: tuple[Path, ...] = option(
-        "Write a page with every figure, run, lineage and command into FILE: .html holds the curves too (needs "
-        "ppdgrow[plot]), .md shows those of --plot. Can be given twice.",
-        OUTPUT,
-        "FILE",
-        default=(),
-    )
+    paths: tuple[Path, ...] = option(metavar="BASELINE OTHER..", argument=True, default=...)
+    """Run folders, or folders of runs that are the seeds of one arm; the first is the baseline."""
+    test: bool = option("Data", default=False)
+    """Evaluate every run on the whole test split too. Once, at the end: it must not decide anything."""
+    plot: Path | None = option("Output", "FILE")
+    """Draw the curves over steps, FLOPs and wall-clock into FILE (.svg or .png; needs ppdgrow[plot])."""
+    report: tuple[Path, ...] = option("Output", "FILE", default=())
+    """Write a page with every figure, run, lineage and command into FILE: .html holds the curves too (needs
+    ppdgrow[plot]), .md shows those of --plot. Can be given twice."""
     accept: bool = option(
-        "Take the two runs as PARENT and TRIAL and decide. Without a twin by the parent rule: accept if the trial's "
-        "validation loss is at most the parent's plus epsilon. Exits with 3 on rejection.",
-        DECISION,
+        "Decision",
         default=False,
         doc="Take the two runs as PARENT and TRIAL and decide; see `verdict` in the document.",
     )
-    epsilon: float | None = option(
-        "Nats that the trial may lose against PARENT; negative demands a gain. With --accept. [default: 0.0]", DECISION
-    )
-    twin: Path | None = option(
-        "The ungrown model, trained from PARENT on the same batches for the same budget. Decide by the twin rule: "
-        "accept if the upper end of the 95 % interval of the paired difference, trial minus twin, is below the "
-        "margin. With --accept.",
-        DECISION,
-        "RUN",
-    )
-    margin: float | None = option(
-        "Nats that the trial may lose against the twin; negative demands a gain. With --twin. [default: 0.01]", DECISION
-    )
-    rule: JudgingRule | None = option(
-        "The rule that decides; the other figure is printed beside it. With --accept. [default: twin with --twin, "
-        "else parent]",
-        DECISION,
-        "parent|twin",
-    )
+    """Take the two runs as PARENT and TRIAL and decide. Without a twin by the parent rule: accept if the trial's
+    validation loss is at most the parent's plus epsilon. Exits with 3 on rejection."""
+    epsilon: float | None = option("Decision")
+    """Nats that the trial may lose against PARENT; negative demands a gain. With --accept. [default: 0.0]"""
+    twin: Path | None = option("Decision", "RUN")
+    """The ungrown model, trained from PARENT on the same batches for the same budget. Decide by the twin rule: accept
+    if the upper end of the 95 % interval of the paired difference, trial minus twin, is below the margin. With
+    --accept."""
+    margin: float | None = option("Decision")
+    """Nats that the trial may lose against the twin; negative demands a gain. With --twin. [default: 0.01]"""
+    rule: JudgingRule | None = option("Decision", "parent|twin")
+    """The rule that decides; the other figure is printed beside it. With --accept. [default: twin with --twin, else
+    parent]"""
     data_dir: DataDir = None
-    device: DeviceName | None = option("Where to evaluate models. [default: auto]", HARDWARE, "auto|cpu|cuda")
+    device: DeviceName | None = option("Hardware", "auto|cpu|cuda")
+    """Where to evaluate models. [default: auto]"""
     precision: Precision = None
 
     @model_validator(mode="after")
     def _check_flags(self) -> Self:
-        evaluation = {"--device": self.device, "--precision": self.precision, "--data-dir": self.data_dir}
         if not self.accept:
-            decision = {"--epsilon": self.epsilon, "--twin": self.twin, "--margin": self.margin, "--rule": self.rule}
-            _refuse_without("--accept", decision)
+            self._refuse_without("--accept", "epsilon", "twin", "margin", "rule")
             if not self.test:
-                _refuse_without("--test", evaluation)
+                self._refuse_without("--test", "device", "precision", "data_dir")
             return self
-        files = {"--plot": self.plot, "--report": self.report, "--test": self.test}
-        drawn = " and ".join(flag for flag, value in files.items() if value)
+        drawn = " and ".join(f"--{name}" for name in ("plot", "report", "test") if getattr(self, name))
         if drawn:
             raise ConfigError(
                 f"found {drawn} with --accept, which decides between two runs and draws nothing: leave one of them out"
@@ -334,21 +265,21 @@ class CompareRequest(Request):
                 raise ConfigError(
                     "--rule twin found no twin to compare the trial with: add --twin RUN, or use --rule parent"
                 )
-            _refuse_without("--twin RUN", {"--margin": self.margin, **evaluation})
+            self._refuse_without("--twin RUN", "margin", "device", "precision", "data_dir")
         return self
 
-
-def _refuse_without(needed: str, flags: Mapping[str, Any]) -> None:
-    """Refuse flags that would do nothing without another one."""
-    given = " and ".join(flag for flag, value in flags.items() if value is not None)
-    if given:
-        raise ConfigError(
-            f"found {given} without {needed}, where it would do nothing: add {needed}, or leave out {given}"
-        )
+    def _refuse_without(self, needed: str, *names: str) -> None:
+        """Refuse flags that would do nothing without another one."""
+        flags = [f"--{name.replace('_', '-')}" for name in names if getattr(self, name) is not None]
+        if flags:
+            given = " and ".join(flags)
+            raise ConfigError(
+                f"found {given} without {needed}, where it would do nothing: add {needed}, or leave out {given}"
+            )
 
 
 class LoadRequest(Request):
-    """A model to load, from Python alone."""
+    """A model to load; from Python alone."""
 
     path: Path
     device: DeviceName

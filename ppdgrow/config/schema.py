@@ -7,37 +7,34 @@ from typing import Annotated, Any, Literal
 
 from pydantic import Field, field_validator, model_validator
 
-from ppdgrow.config.base import Fraction, Frozen, NonNegativeInt, PositiveInt
+from ppdgrow.config.base import Fraction, Frozen, NonNegativeInt, PositiveInt, key
 from ppdgrow.config.growth import GrowthConfig
 from ppdgrow.config.kinds import FAMILIES, KINDS, Family, Task
 
 StreamName = Literal["coupled", "residual"]
+Beta = Annotated[float, Field(ge=0.0, lt=1.0)]
 
 
 class ModelConfig(Frozen):
     """The shape of a model built from scratch."""
 
-    family: Family = Field(
-        "transformer", description="transformer, mlp (whole images) or sequence (a causal mixer that is not attention)"
+    family: Family = key(
+        "transformer", "transformer, mlp (whole images) or sequence (a causal mixer that is not attention)"
     )
-    stream: StreamName = Field("coupled", description="coupled halves, or residual: the standard same-width layer")
-    task: Task | None = Field(None, description="null: from the data")
-    layers: Annotated[int, Field(ge=1, le=4096)] = Field(
-        6, description="layers of a new model; of a checkpoint, the layers that it has"
+    stream: StreamName = key("coupled", "coupled halves, or residual: the standard same-width layer")
+    task: Task | None = key(None, "null: from the data")
+    layers: int = key(6, "layers of a new model; of a checkpoint, the layers that it has", ge=1, le=4096)
+    width: int = key(256, "channels of the stream", ge=1, le=2**20)
+    heads: int = key(
+        4, "attention heads; they divide the width of a branch (half the stream's if it is coupled)", ge=1, le=4096
     )
-    width: Annotated[int, Field(ge=1, le=2**20)] = Field(256, description="channels of the stream")
-    heads: Annotated[int, Field(ge=1, le=4096)] = Field(
-        4, description="attention heads; they divide the width of a branch (half the stream's if it is coupled)"
-    )
-    ffn_multiplier: Annotated[int, Field(ge=1, le=64)] = Field(4, description="hidden over outer width of an MLP")
-    norm: Literal["layer", "rms"] = Field("layer", description="LayerNorm or RMSNorm")
-    dropout: Annotated[float, Field(ge=0.0, lt=1.0)] = Field(
-        0.0, description="on the outputs of branches and the embedding, never inside a pair"
-    )
-    tie_embeddings: bool = Field(False, description="the output projection is the token embedding")
-    patch_size: PositiveInt = Field(4, description="pixels, of images in a transformer")
-    mixer: Literal["recurrence", "convolution"] = Field("recurrence", description="of a sequence model")
-    kernel_size: Annotated[int, Field(ge=1, le=4096)] = Field(4, description="taps of a depthwise convolution")
+    ffn_multiplier: int = key(4, "hidden over outer width of an MLP", ge=1, le=64)
+    norm: Literal["layer", "rms"] = key("layer", "LayerNorm or RMSNorm")
+    dropout: float = key(0.0, "on the outputs of branches and the embedding, never inside a pair", ge=0.0, lt=1.0)
+    tie_embeddings: bool = key(False, "the output projection is the token embedding")
+    patch_size: PositiveInt = key(4, "pixels, of images in a transformer")
+    mixer: Literal["recurrence", "convolution"] = key("recurrence", "of a sequence model")
+    kernel_size: int = key(4, "taps of a depthwise convolution", ge=1, le=4096)
 
     @model_validator(mode="after")
     def _check_widths(self) -> ModelConfig:
@@ -65,26 +62,20 @@ class ModelConfig(Frozen):
 class DataConfig(Frozen):
     """Where the examples come from and how they are cut."""
 
-    name: str = Field("stdlib", description="stdlib, wikitext2, cifar10, digits, or a path")
-    directory: str | None = Field(
-        None, description="local copies of the data sets; null: PPDGROW_DATA, else a download"
+    name: str = key("stdlib", "stdlib, wikitext2, cifar10, digits, or a path")
+    directory: str | None = key(None, "local copies of the data sets; null: PPDGROW_DATA, else a download")
+    tokenizer: str | None = key(None, "byte, bpe:N or word; null: from the data")
+    sequence_length: int = key(128, "tokens per sequence", ge=1, le=2**20)
+    mask_fraction: float = key(0.15, "share of the tokens that mlm predicts", gt=0.0, le=1.0)
+    augment: bool = key(True, "training images flipped (digits are not) and cropped at random")
+    image_size: int | None = key(
+        None, "side in pixels of images at a path; null: their own if all have one, else 64", ge=1, le=4096
     )
-    tokenizer: str | None = Field(None, description="byte, bpe:N or word; null: from the data")
-    sequence_length: Annotated[int, Field(ge=1, le=2**20)] = Field(128, description="tokens per sequence")
-    mask_fraction: Annotated[float, Field(gt=0.0, le=1.0)] = Field(
-        0.15, description="share of the tokens that mlm predicts"
-    )
-    augment: bool = Field(True, description="training images flipped (digits are not) and cropped at random")
-    image_size: Annotated[int, Field(ge=1, le=4096)] | None = Field(
-        None, description="side in pixels of images at a path; null: their own if all have one, else 64"
-    )
-    encoding: str = Field("utf-8", description="of text files at a path, such as cp1252 or utf-16")
-    text_column: str | None = Field(None, description="null: guessed from names and types")
-    image_column: str | None = Field(None, description="null: guessed from names and types")
-    label_column: str | None = Field(None, description="null: guessed from names and types")
-    skip_broken: bool = Field(
-        False, description="leave out files that cannot be read, with a warning, instead of stopping"
-    )
+    encoding: str = key("utf-8", "of text files at a path, such as cp1252 or utf-16")
+    text_column: str | None = key(None, "null: guessed from names and types")
+    image_column: str | None = key(None, "null: guessed from names and types")
+    label_column: str | None = key(None, "null: guessed from names and types")
+    skip_broken: bool = key(False, "leave out files that cannot be read, with a warning, instead of stopping")
 
     @field_validator("tokenizer")
     @classmethod
@@ -111,49 +102,37 @@ class DataConfig(Frozen):
 class TrainConfig(Frozen):
     """How long, how fast and how often."""
 
-    steps: PositiveInt = Field(1000, description="further optimizer steps of this command")
-    horizon: PositiveInt | None = Field(
-        None, description="absolute step at which the schedule ends; null: with this run"
+    steps: PositiveInt = key(1000, "further optimizer steps of this command")
+    horizon: PositiveInt | None = key(None, "absolute step at which the schedule ends; null: with this run")
+    decay: bool = key(True, "decay the learning rate at the end")
+    batch_size: int = key(16, "sequences or images per step", ge=1, le=2**24)
+    accumulate: int = key(
+        1, "microbatches in which a batch is computed, for less memory; may change in a run", ge=1, le=2**24
     )
-    decay: bool = Field(True, description="decay the learning rate at the end")
-    batch_size: Annotated[int, Field(ge=1, le=2**24)] = Field(16, description="sequences or images per step")
-    accumulate: Annotated[int, Field(ge=1, le=2**24)] = Field(
-        1, description="microbatches in which a batch is computed, for less memory; may change in a run"
+    lr: float = key(2e-3, "peak learning rate", gt=0.0, le=100.0)
+    schedule: Literal["wsd", "cosine"] = key("wsd", "warm-up, stable, decay; or cosine")
+    warmup_steps: NonNegativeInt = key(100, "at most a tenth of the schedule")
+    decay_fraction: Fraction = key(0.3, "share of the schedule that decays, under wsd")
+    betas: tuple[Beta, Beta] = key((0.9, 0.95), "of AdamW", strict=False)
+    weight_decay: float = key(0.1, "on matrices", ge=0.0, le=100.0)
+    clip_norm: float = key(1.0, "largest gradient norm, of old and new parameters apart", gt=0.0)
+    precision: Literal["auto", "fp32", "bf16"] = key(
+        "auto", "auto: bf16 on a GPU; on a CPU from width 256 up if measured 1.5x faster"
     )
-    lr: Annotated[float, Field(gt=0.0, le=100.0)] = Field(2e-3, description="peak learning rate")
-    schedule: Literal["wsd", "cosine"] = Field("wsd", description="warm-up, stable, decay; or cosine")
-    warmup_steps: NonNegativeInt = Field(100, description="at most a tenth of the schedule")
-    decay_fraction: Fraction = Field(0.3, description="share of the schedule that decays, under wsd")
-    betas: tuple[Annotated[float, Field(ge=0.0, lt=1.0)], Annotated[float, Field(ge=0.0, lt=1.0)]] = Field(
-        (0.9, 0.95), strict=False, description="of AdamW"
+    seed: int = key(0, "of weights and batches", ge=0, lt=2**63)
+    eval_every: PositiveInt = key(250, "steps between evaluations")
+    eval_batches: PositiveInt = key(16, "fixed validation batches")
+    save_every: PositiveInt = key(500, "steps between checkpoints")
+    keep: PositiveInt = key(
+        2, "newest checkpoints kept, beside the one with the lowest validation loss; may change in a run"
     )
-    weight_decay: Annotated[float, Field(ge=0.0, le=100.0)] = Field(0.1, description="on matrices")
-    clip_norm: Annotated[float, Field(gt=0.0)] = Field(
-        1.0, description="largest gradient norm, of old and new parameters apart"
-    )
-    precision: Literal["auto", "fp32", "bf16"] = Field(
-        "auto", description="auto: bf16 on a GPU; on a CPU from width 256 up if measured 1.5x faster"
-    )
-    seed: Annotated[int, Field(ge=0, lt=2**63)] = Field(0, description="of weights and batches")
-    eval_every: PositiveInt = Field(250, description="steps between evaluations")
-    eval_batches: PositiveInt = Field(16, description="fixed validation batches")
-    save_every: PositiveInt = Field(500, description="steps between checkpoints")
-    keep: PositiveInt = Field(
-        2, description="newest checkpoints kept, beside the one with the lowest validation loss; may change in a run"
-    )
-    pair_lr: Annotated[float, Field(ge=0.0, le=1000.0)] = Field(
-        1.0, description="factor on the rate of the newest blocks"
-    )
-    pair_warmup_steps: NonNegativeInt = Field(
-        0, description="linear warm-up of the newest blocks, from their insertion"
-    )
-    pair_weight_decay: Annotated[float, Field(ge=0.0, le=100.0)] | None = Field(
-        None, description="of the newest blocks; null: as weight_decay"
-    )
-    only: Literal["all", "pairs"] = Field("all", description="train all, or the newest blocks alone")
-    reset_optimizer: bool = Field(False, description="go on from a checkpoint with empty moments")
-    optimizer: Literal["adamw", "muon"] = Field(
-        "adamw", description="adamw; or muon: of the matrices within blocks, and adamw of the rest"
+    pair_lr: float = key(1.0, "factor on the rate of the newest blocks", ge=0.0, le=1000.0)
+    pair_warmup_steps: NonNegativeInt = key(0, "linear warm-up of the newest blocks, from their insertion")
+    pair_weight_decay: float | None = key(None, "of the newest blocks; null: as weight_decay", ge=0.0, le=100.0)
+    only: Literal["all", "pairs"] = key("all", "train all, or the newest blocks alone")
+    reset_optimizer: bool = key(False, "go on from a checkpoint with empty moments")
+    optimizer: Literal["adamw", "muon"] = key(
+        "adamw", "adamw; or muon: of the matrices within blocks, and adamw of the rest"
     )
 
     @model_validator(mode="after")
@@ -172,8 +151,8 @@ class Recipe(Frozen):
     model: ModelConfig = ModelConfig()
     data: DataConfig = DataConfig()
     train: TrainConfig = TrainConfig()
-    growth: tuple[GrowthConfig, ...] = Field(
-        (), strict=False, description="growths with a decision, each an entry with the keys below"
+    growth: tuple[GrowthConfig, ...] = key(
+        (), "growths with a decision, each an entry with the keys below", strict=False
     )
 
     @model_validator(mode="after")
@@ -224,9 +203,6 @@ def nest(flat: Mapping[str, Any]) -> dict[str, Any]:
     """The inverse of `flatten`."""
     nested: dict[str, Any] = {}
     for dotted, value in flat.items():
-        section, dot, key = dotted.partition(".")
-        if dot:
-            nested.setdefault(section, {})[key] = value
-        else:
-            nested[section] = value
+        section, _, name = dotted.partition(".")
+        nested[section] = {**nested.get(section, {}), name: value} if name else value
     return nested

@@ -14,17 +14,13 @@ Finite = Annotated[float, Field(allow_inf_nan=False)]
 
 
 class Validation(Frozen):
-    """Figures on the fixed validation batches.
+    """Figures on the fixed validation batches; None where they have no meaning."""
 
-    `loss` is in nats per token (per image for `classify`), `accuracy` a fraction; `perplexity` and
-    `bits_per_byte` are None where they have no meaning. `class_accuracy` is the accuracy on each class, by name.
-    """
-
-    loss: float
-    accuracy: float
+    loss: float  # nats per token, or per image for `classify`
+    accuracy: float  # a fraction
     perplexity: float | None = None
     bits_per_byte: float | None = None
-    class_accuracy: dict[str, float] | None = None
+    class_accuracy: dict[str, float] | None = None  # by the name of the class
 
 
 class Cost(Frozen):
@@ -34,19 +30,11 @@ class Cost(Frozen):
     flops: Flops = 0
     seconds: Annotated[float, Field(ge=0)] = 0.0
 
-    def plus(self, other: Cost) -> Cost:
-        return Cost(
-            tokens=self.tokens + other.tokens, flops=self.flops + other.flops, seconds=self.seconds + other.seconds
-        )
-
 
 class Ledger(Cost):
-    """What the model cost so far, its ancestors included.
+    """What the model cost so far, its ancestors included."""
 
-    `trials` is what was spent beside it on deciding: rejected growths, and twins of accepted ones.
-    """
-
-    trials: Cost = Cost()
+    trials: Cost = Cost()  # spent beside it on deciding: rejected growths, and twins of accepted ones
 
     def since(self, earlier: Ledger) -> Cost:
         """What was spent from `earlier` to here on the model itself."""
@@ -58,21 +46,18 @@ class Ledger(Cost):
 
     def charged(self, cost: Cost) -> Ledger:
         """The same with a trial's cost added to `trials`."""
-        return self.model_copy(update={"trials": self.trials.plus(cost)})
+        spent = {name: value + getattr(cost, name) for name, value in self.trials}
+        return self.model_copy(update={"trials": Cost(**spent)})
 
 
 class DataIdentity(Frozen):
-    """Which examples the figures speak of: two runs are comparable only if these are equal.
-
-    `sha256` holds one digest per split that was read, of the raw content before tokenisation;
-    `validation_examples` is the number of fixed validation sequences or images.
-    """
+    """Which examples the figures speak of: two runs are comparable only if these are equal."""
 
     name: str
     tokenizer: str | None
     sequence_length: Count | None
-    sha256: dict[str, str]
-    validation_examples: Count
+    sha256: dict[str, str]  # by split that was read, of the raw content before tokenisation
+    validation_examples: Count  # fixed validation sequences or images
 
 
 class Environment(Frozen):
@@ -88,11 +73,11 @@ class Environment(Frozen):
 
 
 class TrainerState(Frozen):
-    """`trainer_state.json`. `lr_factor` is the schedule's value at the last step (1.0: not decayed)."""
+    """`trainer_state.json`."""
 
     format: Literal[1] = 1
     step: Count
-    lr_factor: Fraction
+    lr_factor: Fraction  # the schedule's value at the last step; 1.0: not decayed
     ledger: Ledger
     validation: Validation | None
     train_loss: float | None

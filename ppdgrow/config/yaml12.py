@@ -89,8 +89,7 @@ def parse_yaml(text: str, where: str) -> Any:
     """The value of a YAML document, or None for an empty one.
 
     Raises:
-        ConfigError: it is not YAML, or uses what recipes may not; the message has the line number and begins with
-            `where`, such as `recipe 'a.yaml'`.
+        ConfigError: it is not YAML, or uses what recipes may not; the message begins with `where` and has the line.
     """
     try:
         return _RecipeLoader(text).get_single_data()
@@ -116,10 +115,8 @@ def parse_yaml(text: str, where: str) -> Any:
 def parse_value(text: str, where: str) -> Any:
     """The value of one `key=value`: quoted text, `[lists]` and `{mappings}` are YAML, else one whole scalar.
 
-    Unlike in a file, `#`, `: `, `*` and the like have no meaning here, so that paths need no quotes.
-
-    Raises:
-        ConfigError: a quote or bracket is not closed, or the number has too many digits.
+    Unlike in a file, `#`, `: `, `*` and the like have no meaning here, so that paths need no quotes. Raises as
+    `parse_yaml`.
     """
     text = text.strip()
     if text[:1] in ("'", '"', "[", "{") or any(pattern.match(text) for pattern, *_ in _SCALARS.values()):

@@ -14,7 +14,6 @@ from typing import Any
 import torch
 
 from ppdgrow.checkpoint import read_state
-from ppdgrow.config.growth import shorten_entry
 from ppdgrow.config.load import Resolved
 from ppdgrow.config.requests import TrainRequest
 from ppdgrow.config.schema import flatten, recipe_keys
@@ -266,7 +265,7 @@ def _growth_document(growth: PlannedGrowth) -> dict[str, Any]:
         "rule": growth.entry.trial.rule,
         "epsilon_nats": growth.entry.trial.epsilon,
         "margin_nats": growth.entry.trial.margin,
-        "on_reject": shorten_entry(growth.entry.model_dump())["on_reject"],
+        "on_reject": growth.entry.as_written()["on_reject"],
         "layers_before": growth.before.num_layers,
         "candidates": [
             asdict(request) | {"kinds": list(request.kinds), "layers_after": grown.num_layers}
