@@ -17,7 +17,6 @@ from ppdgrow.engine.stop_flag import StopFlag
 from ppdgrow.errors import CheckFailedError, ConfigError
 from ppdgrow.nn.cost import count_parameters, flops_per_token, half_steps
 from ppdgrow.nn.model import build_model
-from ppdgrow.optim.update_rules import update_that_keeps
 from ppdgrow.provenance import provenance
 from ppdgrow.surgery import (
     METHODS,
@@ -75,9 +74,7 @@ def expand(parent: Parent, growth: GrowthRequest, *, evaluated: bool = True) -> 
     old = parent.checkpoint
     plan = plan_growth(old.architecture, growth, step=parent.step, used_ids=parent.used_ids())
     seed = parent.recipe.train.seed
-    tensors, moments = apply_plan(
-        plan, old.tensors, old.moments, policy=growth.moments, seed=seed, rules_for=update_that_keeps
-    )
+    tensors, moments = apply_plan(plan, old.tensors, old.moments, policy=growth.moments, seed=seed)
     pairs = [block.id for block in plan.architecture.pairs if block.id in plan.ids]
     event = GrowEvent(
         **_sizes(parent, plan.architecture),

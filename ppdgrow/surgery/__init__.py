@@ -3,7 +3,7 @@
 A plan says, for each new tensor, from which old one it is made and how. Applying it maps config, weights and
 optimizer state alike, without building a model.
 
-May import nn, config and all below.
+May import optim, nn, config and all below.
 """
 
 from ppdgrow.surgery.apply import apply_plan, remove_blocks, theta_digest

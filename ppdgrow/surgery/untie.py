@@ -2,23 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-
 from torch import Tensor
 
 from ppdgrow.config.architecture import Architecture
 from ppdgrow.nn.branches import OUTPUT_PROJECTION
 from ppdgrow.nn.parts import NAMES, BlockNames
-from ppdgrow.surgery.apply import MomentsByName, StateRules, Tensors
+from ppdgrow.optim.update_rules import update_that_keeps
+from ppdgrow.surgery.apply import MomentsByName, Tensors
 
 
 def untie(
-    architecture: Architecture,
-    tensors: Tensors,
-    moments: MomentsByName,
-    rules_for: Callable[[Tensors], StateRules] | None = None,
-    *,
-    names: BlockNames = NAMES,
+    architecture: Architecture, tensors: Tensors, moments: MomentsByName, *, names: BlockNames = NAMES
 ) -> tuple[Architecture, dict[str, Tensor], dict[str, dict[str, Tensor]]]:
     """Give every tied pair its second member, folded: theta- is theta+ with negated output projections.
 
@@ -38,9 +32,7 @@ def untie(
         second, negated = names.second_member(place), place.tensor in OUTPUT_PROJECTION
         untied[second] = -tensor if negated else tensor.clone()
         if name in moments:
-            assert rules_for is not None
             state = moments[name]
-            untied_moments[second] = (
-                rules_for(state).negated(state) if negated else {key: value.clone() for key, value in state.items()}
-            )
+            copies = {key: value.clone() for key, value in state.items()}
+            untied_moments[second] = update_that_keeps(state).negated(state) if negated else copies
     return architecture.with_blocks(blocks), untied, untied_moments
