@@ -31,6 +31,8 @@ from ppdgrow.surgery import (
 from ppdgrow.training.context import Parent, Setting
 from ppdgrow.training.model_card import model_card
 
+MEASURED = ("loss_before", "loss_after", "bit_exact")
+
 
 @dataclass(frozen=True)
 class Expansion:
@@ -41,28 +43,20 @@ class Expansion:
     notes: tuple[str, ...] = ()
     preserves_function: bool = False
 
-    def measured(self, measured: Measured) -> tuple[SurgeryEvent, CheckEvent]:
-        """Its event with what was measured, and the identity check as a line of its own."""
-        figures, event = measured.document(), self.event
-        passed = measured.bit_exact if self.preserves_function else None
-        check = CheckEvent(step=event.step, ids=event.ids, **figures, passed=passed)
-        return event.model_copy(update=figures), check
+    def measured(self, before: Validation | None, after: Validation | None, *, bit_exact: bool) -> Expansion:
+        """With what was measured of both models on the same inputs; `bit_exact`: all logits equal to the last bit."""
+        losses = (None if figures is None else figures.loss for figures in (before, after))
+        event = self.event.model_copy(update=dict(zip(MEASURED, (*losses, bit_exact), strict=True)))
+        # The recorded figures hold on where the function does: removing a tied pair gives the parent back as it was.
+        state = self.child.state if bit_exact else self.child.state.model_copy(update={"validation": after})
+        return replace(self, child=replace(self.child, state=state), event=event)
 
-
-@dataclass(frozen=True)
-class Measured:
-    """A model before and after surgery, on the same inputs; `bit_exact`: all logits equal to the last bit."""
-
-    before: Validation | None
-    after: Validation | None
-    bit_exact: bool
-
-    def document(self) -> dict[str, Any]:
-        return {
-            "loss_before": None if self.before is None else self.before.loss,
-            "loss_after": None if self.after is None else self.after.loss,
-            "bit_exact": self.bit_exact,
-        }
+    @property
+    def check(self) -> CheckEvent:
+        """What was measured, as the identity check: a line of its own."""
+        event, passed = self.event, self.event.bit_exact if self.preserves_function else None
+        figures = {key: getattr(event, key) for key in MEASURED}
+        return CheckEvent(step=event.step, ids=event.ids, **figures, passed=passed)
 
 
 def expand(parent: Parent, growth: GrowthRequest, *, evaluated: bool = True) -> Expansion:
@@ -136,8 +130,8 @@ def measure(
     batches: Sequence[BatchLike],
     *,
     stop: StopFlag | None = None,
-) -> Measured:
-    """Both models on the same validation batches, in one pass over them.
+) -> Expansion:
+    """The expansion with the losses of both models on the same validation batches, in one pass over them.
 
     Raises:
         CheckFailedError: the function must be preserved and is not.
@@ -152,15 +146,11 @@ def measure(
         models, batches, device=setting.device, precision=setting.precision, stop=stop
     )
     check_preserved(parent, expansion, same)
-    return Measured(setting.figures(before), setting.figures(after), same)
+    return expansion.measured(setting.figures(before), setting.figures(after), bit_exact=same)
 
 
 def check_preserved(parent: Parent, expansion: Expansion, same: bool) -> None:
-    """Refuse an expansion that changes the function though its method promises not to.
-
-    Raises:
-        CheckFailedError: it does.
-    """
+    """Refuse with a `CheckFailedError` an expansion that changes the function though its method promises not to."""
     if expansion.preserves_function and not same:
         raise CheckFailedError(
             f"the new blocks change the function of {str(parent.folder)!r}; nothing was written. Its weights may be "
@@ -168,33 +158,23 @@ def check_preserved(parent: Parent, expansion: Expansion, same: bool) -> None:
         )
 
 
-def write_expansion(parent: Parent, expansion: Expansion, run: RunFolder, measured: Measured) -> SurgeryEvent:
-    """A run folder with the expanded checkpoint, and the parent's recipe, metrics and lineage with this event.
-
-    Returns:
-        The event, with what was measured.
+def write_expansion(parent: Parent, expansion: Expansion, run: RunFolder) -> None:
+    """A run folder with the expanded checkpoint, measured, and the parent's recipe, metrics and lineage with its event.
 
     Raises:
         StorageError: it could not be written; nothing is left of it.
     """
-    child = expansion.child
-    # The recorded figures hold on where the function does: removing a tied pair gives the parent back as it was.
-    state = child.state if measured.bit_exact else child.state.model_copy(update={"validation": measured.after})
-    event, check = expansion.measured(measured)
-    lineage = [*parent.lineage(), event.model_copy(update={"provenance": provenance()}), check]
-    recipe = _with_depth(parent.run.recipe_path.read_text(encoding="utf-8"), child.architecture.num_layers)
+    child, layers = expansion.child, expansion.child.architecture.num_layers
+    event = expansion.event.model_copy(update={"provenance": provenance()})
+    lineage = [*parent.lineage(), event, expansion.check]
+    recipe = parent.run.recipe_path.read_text(encoding="utf-8")
+    recipe = re.sub(rf"(?m)^  layers: (?!{layers}\b).*", f"  layers: {layers}  # ppdgrow grow", recipe, count=1)
     with run.create() as fresh:
         write_file(fresh.recipe_path, recipe)
         append_jsonl(fresh.metrics_path, parent.metrics())
         append_events(fresh.growth_path, lineage)
-        write_file(fresh.card_path, model_card(run.path.name, child.architecture, state, lineage, recipe))
-        write_checkpoint(fresh.checkpoint_path(parent.step), replace(child, state=state))
-    return event
-
-
-def _with_depth(recipe: str, layers: int) -> str:
-    """The text of a recipe with the layers that its model now has."""
-    return re.sub(rf"(?m)^  layers: (?!{layers}\b).*", f"  layers: {layers}  # ppdgrow grow", recipe, count=1)
+        write_file(fresh.card_path, model_card(run.path.name, child.architecture, child.state, lineage, recipe))
+        write_checkpoint(fresh.checkpoint_path(parent.step), child)
 
 
 def describe_place(parent: Parent, event: SurgeryEvent) -> str:
@@ -210,10 +190,5 @@ def describe_expansion(parent: Parent, event: SurgeryEvent) -> str:
     ids, place = ", ".join(event.ids), describe_place(parent, event)
     if not isinstance(event, GrowEvent):
         return f"pair {ids} ({place}) is taken out, at step {event.step}"
-    kinds = "/".join(dict.fromkeys(event.kinds))
-    what = "pair" if event.method == "pair" else "layer"
-    by = "" if event.method == "pair" else f" by method {event.method}"
-    return (
-        f"{len(event.ids)} {kinds} {what}{'' if len(event.ids) == 1 else 's'}{by} ({ids}) {place}; "
-        f"theta_0 {event.theta_0}; moments {event.moments}"
-    )
+    what = METHODS[event.method or ""].describe(event.kinds)
+    return f"{what} ({ids}) {place}; theta_0 {event.theta_0}; moments {event.moments}"

@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
 import torch
 
 from ppdgrow.checkpoint import RunFolder
-from ppdgrow.checkpoint.events import CheckEvent, RemoveEvent, SurgeryEvent, read_events
+from ppdgrow.checkpoint.events import CheckEvent, SurgeryEvent, read_events
 from ppdgrow.config.architecture import Architecture, TokenInput, VectorInput
 from ppdgrow.config.requests import GrowRequest
 from ppdgrow.console import Narrator
@@ -17,7 +16,6 @@ from ppdgrow.engine.device import autocast, resolve_device
 from ppdgrow.errors import ConfigError
 from ppdgrow.growth.expansion import (
     Expansion,
-    Measured,
     check_preserved,
     describe_expansion,
     describe_place,
@@ -83,7 +81,8 @@ def grow(request: GrowRequest, narrator: Narrator) -> GrowResult:
     for note in expansion.notes:
         narrator.say(note)
     event = expansion.event
-    run = RunFolder(request.out or _default_folder(parent, event))
+    out = request.out or sibling(parent, "grown" if request.remove is None else "removed", event.document())
+    run = RunFolder(out)
     place = describe_place(parent, event)
     repeated = _repeated(run, parent, event)
     if repeated is not None:
@@ -91,14 +90,10 @@ def grow(request: GrowRequest, narrator: Narrator) -> GrowResult:
         narrator.say(describe_expansion(parent, repeated))
         return GrowResult(run, repeated, place)
     narrator.now(f"growing: {describe_expansion(parent, event)}")
-    measured = _measure(parent, expansion, request, narrator)
-    event = write_expansion(parent, expansion, run, measured)
+    expansion = _measured(parent, expansion, request, narrator)
+    write_expansion(parent, expansion, run)
     narrator.say(describe_expansion(parent, event))
-    return GrowResult(run, event, place)
-
-
-def _default_folder(parent: Parent, event: SurgeryEvent) -> Path:
-    return sibling(parent, "removed" if isinstance(event, RemoveEvent) else "grown", event.document())
+    return GrowResult(run, expansion.event, place)
 
 
 def _repeated(run: RunFolder, parent: Parent, event: SurgeryEvent) -> SurgeryEvent | None:
@@ -121,8 +116,8 @@ def _repeated(run: RunFolder, parent: Parent, event: SurgeryEvent) -> SurgeryEve
     )
 
 
-def _measure(parent: Parent, expansion: Expansion, request: GrowRequest, narrator: Narrator) -> Measured:
-    """Both models on the same inputs: validation batches, or with `--no-eval` one synthetic batch."""
+def _measured(parent: Parent, expansion: Expansion, request: GrowRequest, narrator: Narrator) -> Expansion:
+    """With both models run on the same inputs: validation batches, or with `--no-eval` one synthetic batch."""
     if request.evaluate:
         setting = checkpoint_setting(
             parent, device=request.device, precision=request.precision, data_dir=request.data_dir
@@ -140,7 +135,7 @@ def _measure(parent: Parent, expansion: Expansion, request: GrowRequest, narrato
             logits.append(model(inputs))
     same = torch.equal(*logits)
     check_preserved(parent, expansion, same)
-    return Measured(None, None, same)
+    return expansion.measured(None, None, bit_exact=same)
 
 
 def _synthetic_inputs(architecture: Architecture) -> torch.Tensor:

@@ -16,14 +16,7 @@ from ppdgrow.config.state import Cost, Ledger, Validation
 from ppdgrow.engine.evaluate import Evaluation
 from ppdgrow.engine.stop_flag import StoppedError
 from ppdgrow.errors import DivergedError, InterruptedRunError, InvalidInputError
-from ppdgrow.growth.expansion import (
-    Expansion,
-    Measured,
-    describe_expansion,
-    expand,
-    measure,
-    write_expansion,
-)
+from ppdgrow.growth.expansion import Expansion, describe_expansion, expand, measure, write_expansion
 from ppdgrow.surgery import GrowthRequest
 from ppdgrow.training.context import Parent, RunContext
 from ppdgrow.training.resume import DueEvaluations, lost_lines, resume, start_from
@@ -126,7 +119,7 @@ class TrialRuns:
         context = self.context
         measured = measure(self.parent, expansion, context.setting, context.evaluation, stop=context.stop)
         self.parent.run.check_present()
-        write_expansion(self.parent, expansion, run, measured)
+        write_expansion(self.parent, measured, run)
 
     def _diverged(
         self, run: RunFolder, expansion: Expansion, error: DivergedError
@@ -138,10 +131,9 @@ class TrialRuns:
             cost = Cost() if newest is None else self._cost(read_state(newest).ledger)
             return TrialRun(run, cost, error=error), *_recorded(run)
         before = context.setting.evaluate_checkpoint(self.parent.checkpoint, context.evaluation, stop=context.stop)
-        measured = Measured(context.setting.figures(before), None, False)
-        grow, check = expansion.measured(measured)
-        assert isinstance(grow, GrowEvent)
-        return TrialRun(run, Cost(), error=error), grow, check
+        measured = expansion.measured(context.setting.figures(before), None, bit_exact=False)
+        assert isinstance(measured.event, GrowEvent)
+        return TrialRun(run, Cost(), error=error), measured.event, measured.check
 
     def _train(self, run: RunFolder, pair_lr: float, label: str) -> TrialRun:
         context, parent = self.context, self.parent

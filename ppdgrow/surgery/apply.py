@@ -38,7 +38,7 @@ def apply_plan(
     grown_moments = {name: dict(state) for name, state in moments.items()}
     for origin in plan.origins:
         grown[origin.name] = _make(origin, tensors, seed, plan.architecture.num_layers)
-        if policy != "fresh" and origin.source in moments:
+        if policy != "fresh" and origin.source is not None and origin.source in moments:
             state, cut = moments[origin.source], partial(_cut, origin)
             grown_moments[origin.name] = update_that_keeps(state).copied(state, cut, momentum=policy == "copy")
     return grown, grown_moments
