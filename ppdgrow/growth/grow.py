@@ -14,17 +14,7 @@ from ppdgrow.config.requests import GrowRequest
 from ppdgrow.console import Narrator
 from ppdgrow.engine.device import autocast, resolve_device
 from ppdgrow.errors import ConfigError
-from ppdgrow.growth.expansion import (
-    Expansion,
-    check_preserved,
-    describe_expansion,
-    describe_place,
-    expand,
-    measure,
-    take_out,
-    write_expansion,
-)
-from ppdgrow.nn.model import build_model
+from ppdgrow.growth.expansion import Expansion, expand, measure, take_out, write_expansion
 from ppdgrow.seeding import generator
 from ppdgrow.training.context import (
     Parent,
@@ -83,17 +73,16 @@ def grow(request: GrowRequest, narrator: Narrator) -> GrowResult:
     event = expansion.event
     out = request.out or sibling(parent, "grown" if request.remove is None else "removed", event.document())
     run = RunFolder(out)
-    place = describe_place(parent, event)
     repeated = _repeated(run, parent, event)
     if repeated is not None:
         narrator.say(f"already done: {run.path} holds this result")
-        narrator.say(describe_expansion(parent, repeated))
-        return GrowResult(run, repeated, place)
-    narrator.now(f"growing: {describe_expansion(parent, event)}")
-    expansion = _measured(parent, expansion, request, narrator)
-    write_expansion(parent, expansion, run)
-    narrator.say(describe_expansion(parent, event))
-    return GrowResult(run, expansion.event, place)
+        narrator.say(str(expansion))
+        return GrowResult(run, repeated, expansion.place)
+    narrator.now(f"growing: {expansion}")
+    expansion = _measured(expansion, request, narrator)
+    write_expansion(expansion, run)
+    narrator.say(str(expansion))
+    return GrowResult(run, expansion.event, expansion.place)
 
 
 def _repeated(run: RunFolder, parent: Parent, event: SurgeryEvent) -> SurgeryEvent | None:
@@ -116,25 +105,22 @@ def _repeated(run: RunFolder, parent: Parent, event: SurgeryEvent) -> SurgeryEve
     )
 
 
-def _measured(parent: Parent, expansion: Expansion, request: GrowRequest, narrator: Narrator) -> Expansion:
+def _measured(expansion: Expansion, request: GrowRequest, narrator: Narrator) -> Expansion:
     """With both models run on the same inputs: validation batches, or with `--no-eval` one synthetic batch."""
+    parent = expansion.parent
     if request.evaluate:
         setting = checkpoint_setting(
             parent, device=request.device, precision=request.precision, data_dir=request.data_dir
         )
         batches = setting.evaluation()
         warn_of_changes(setting.dataset, parent, narrator)
-        return measure(parent, expansion, setting, batches)
+        return measure(expansion, setting, batches)
     report_parent(parent, narrator)
     device = resolve_device(request.device)
     inputs = _synthetic_inputs(parent.checkpoint.architecture).to(device)
-    logits = []
-    for checkpoint in (parent.checkpoint, expansion.child):
-        model = build_model(checkpoint.architecture, checkpoint.tensors, device).eval()
-        with torch.no_grad(), autocast(device, chosen_precision(parent, request.precision)):
-            logits.append(model(inputs))
-    same = torch.equal(*logits)
-    check_preserved(parent, expansion, same)
+    with torch.no_grad(), autocast(device, chosen_precision(parent, request.precision)):
+        same = torch.equal(*(model.eval()(inputs) for model in expansion.models(device)))
+    expansion.check_preserved(same)
     return expansion.measured(None, None, bit_exact=same)
 
 

@@ -16,7 +16,7 @@ from ppdgrow.config.state import Cost, Ledger, Validation
 from ppdgrow.engine.evaluate import Evaluation
 from ppdgrow.engine.stop_flag import StoppedError
 from ppdgrow.errors import DivergedError, InterruptedRunError, InvalidInputError
-from ppdgrow.growth.expansion import Expansion, describe_expansion, expand, measure, write_expansion
+from ppdgrow.growth.expansion import Expansion, expand, measure, write_expansion
 from ppdgrow.surgery import GrowthRequest
 from ppdgrow.training.context import Parent, RunContext
 from ppdgrow.training.resume import DueEvaluations, lost_lines, resume, start_from
@@ -92,15 +92,15 @@ class TrialRuns:
         run = RunFolder(self.folder / f"trial-{name}")
         label, context, say = f"trial {name}", self.context, self.context.narrator.say
         expansion = expand(self.parent, request)
-        say(f"  {label}: {expansion.event.depths} layers: {describe_expansion(self.parent, expansion.event)}")
+        say(f"  {label}: {expansion.event.depths} layers: {expansion}")
         for note in expansion.notes:
             say(f"    {note}")
         with self._interruptible():
             try:
                 if not run.growth_path.is_file():
-                    measured = measure(self.parent, expansion, context.setting, context.evaluation, stop=context.stop)
+                    measured = measure(expansion, context.setting, context.evaluation, stop=context.stop)
                     self.parent.run.check_present()
-                    write_expansion(self.parent, measured, run)
+                    write_expansion(measured, run)
                 grow, check = _recorded(run)
                 say(f"  {label}: {check.outcome}")
                 return self._train(run, pair_lr, label), grow, check
