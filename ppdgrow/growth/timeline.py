@@ -21,13 +21,7 @@ def timeline(
 ) -> list[str]:
     """The staircase as lines of ASCII: `=` is the depth of the run, `x` a depth that was tried and rejected.
 
-    Args:
-        events: of the run itself, since its start.
-        layers: depth at the start.
-        first: step at the start.
-        step: where the run stands.
-        last: where it ends.
-        columns: room for it.
+    The run started at step `first` with `layers`, stands at `step` and ends at `last`; `events` are its own.
     """
     columns = max(NARROWEST, min(WIDEST, columns))
     rows: defaultdict[int, list[str]] = defaultdict(lambda: [" "] * columns)

@@ -46,15 +46,10 @@ class Trial:
 
 
 class Round:
-    """The trials of one growth entry; their parent is the newest checkpoint of the run.
+    """The trials of the growth entry `index` of the recipe, from the newest checkpoint of the run.
 
-    Args:
-        context: of the run.
-        run: its folder.
-        index: of the entry in the recipe.
-        pair_lr: factor on the rate of the newest blocks, as the run has it now.
-        header: shown above the progress bar.
-        explain: whether to say what the figures of a decision do not say.
+    `pair_lr` is the factor on the rate of the newest blocks, as the run has it now; `header` stands above the progress
+    bar; `explain`: also say what the figures of a decision do not say.
     """
 
     def __init__(

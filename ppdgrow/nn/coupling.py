@@ -39,14 +39,7 @@ def join(halves: Halves) -> Tensor:
 
 
 class TwoBranches(nn.Module):
-    """The branches f and g of a block, with what both need to know to run.
-
-    Args:
-        branches: the names of f and g.
-        config: of both branches.
-        causal: whether token t sees tokens 0..t only.
-        dropout: on the outputs of the branches, while training.
-    """
+    """The branches f and g of a block, by name. `causal`: token t sees tokens 0..t only; `dropout`: on the outputs."""
 
     def __init__(self, branches: tuple[str, str], config: BranchConfig, *, causal: bool, dropout: float = 0.0) -> None:
         super().__init__()

@@ -125,10 +125,9 @@ def build_model(architecture: Architecture, tensors: Mapping[str, Tensor], devic
 
 
 def check_shapes(architecture: Architecture, shapes: Mapping[str, tuple[int, ...]]) -> None:
-    """Hold names and shapes of weights against an architecture; neither may be believed, and nothing is allocated.
+    """Refuse with an `InvalidInputError` names and shapes of weights that are not those of an architecture.
 
-    Raises:
-        InvalidInputError: the first that does not fit, by name.
+    Neither may be believed, and nothing is allocated.
     """
     _check_blocks(architecture, shapes)
     _check_names_and_shapes(tensor_shapes(architecture), shapes)

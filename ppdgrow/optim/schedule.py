@@ -46,13 +46,7 @@ def make_schedule(config: TrainConfig, *, first: int, last: int, initial: float)
     """The schedule of a run over steps `first + 1 .. last`, and notes on what was adjusted.
 
     Without `horizon` it spans exactly these steps. With a horizon it is the schedule of one long run over
-    steps 1 .. horizon, of which this run is a part.
-
-    Args:
-        config: the run's `train` section.
-        first: steps done before this run.
-        last: the run's last step.
-        initial: the schedule's factor at `first`, as the checkpoint recorded it (0 from scratch).
+    steps 1 .. horizon, of which this run is a part. `initial` is the factor at `first` that the checkpoint recorded.
 
     Raises:
         ConfigError: the horizon ends before the run does.

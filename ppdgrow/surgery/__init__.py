@@ -6,10 +6,9 @@ optimizer state alike, without building a model.
 May import optim, nn, config and all below.
 """
 
-from ppdgrow.surgery.apply import apply_plan, remove_blocks, theta_digest
+from ppdgrow.surgery.apply import apply_plan, remove_blocks, theta_digest, untie
 from ppdgrow.surgery.plan import METHODS, GrowthPlan, GrowthRequest, plan_growth
 from ppdgrow.surgery.positions import describe_positions, select_pair
-from ppdgrow.surgery.untie import untie
 
 __all__ = [
     "METHODS",

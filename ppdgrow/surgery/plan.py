@@ -93,12 +93,7 @@ def plan_growth(
 ) -> GrowthPlan:
     """Work out a growth of `architecture` at optimizer step `step`, which the new blocks record as `born`.
 
-    Args:
-        architecture: the model to grow.
-        request: what to add.
-        step: of the growth.
-        used_ids: ids that earlier blocks of this lineage had, never given again.
-        names: of the model's tensors.
+    The ids that earlier blocks of this lineage had, `used_ids`, are never given again; `names` are of the tensors.
 
     Raises:
         ConfigError: a position, kind, source or width that does not fit.
