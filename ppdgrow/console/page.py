@@ -1,6 +1,6 @@
 """A page of headings, paragraphs, tables, lists and pictures, as one self-contained HTML file or as Markdown.
 
-All text is taken as it is: nothing in it is markup. Each block brings its Jinja template, which escapes what it shows.
+All text is taken as it is: nothing in it is markup. What a block is in HTML stands in `page.html`.
 """
 
 from __future__ import annotations
@@ -14,42 +14,6 @@ from typing import Any
 
 from ppdgrow.console.terminal import clean
 
-PAGE = """\
-<!DOCTYPE html>
-<html lang="en">
-<head>
-<meta charset="utf-8">
-<meta name="viewport" content="width=device-width, initial-scale=1">
-<title>{{ title }}</title>
-<style>
-:root { color-scheme: light dark; --ink: #222; --paper: #fff; --line: #ccc; --soft: #f4f4f4; }
-@media (prefers-color-scheme: dark) { :root { --ink: #e4e4e4; --paper: #161616; --line: #444; --soft: #222; } }
-body { color: var(--ink); background: var(--paper); font: 15px/1.5 system-ui, sans-serif; margin: 2rem auto;
-       max-width: 92rem; padding: 0 1rem; }
-h1 { font-size: 1.5rem; } h2 { font-size: 1.15rem; margin-top: 2rem; }
-div.wide { overflow-x: auto; margin-bottom: 1.2rem; }
-table { border-collapse: collapse; font-variant-numeric: tabular-nums; font-size: 0.87rem; }
-th, td { border-bottom: 1px solid var(--line); padding: 0.2rem 0.8rem 0.2rem 0; text-align: left; vertical-align: top; }
-td.right, th.right { text-align: right; } td.right { white-space: nowrap; } td { background: var(--paper); }
-th { font-weight: 600; vertical-align: bottom; background: var(--paper); }
-tr:nth-child(even) td { background: var(--soft); }
-th:first-child, td:first-child { position: sticky; left: 0; overflow-wrap: break-word; }
-img { max-width: 100%; background: #fff; border-radius: 4px; }
-pre, code { font: 0.82rem/1.45 ui-monospace, monospace; } pre { background: var(--soft); padding: 0.6rem;
-       overflow-x: auto; } summary { cursor: pointer; margin: 0.3rem 0; }
-@media print { :root { --ink: #000; --paper: #fff; --line: #999; --soft: #fff; } @page { size: landscape; margin: 8mm; }
-       body { max-width: none; } div.wide { overflow: visible; } table { font-size: 6.5pt; }
-       th, td, td.right { white-space: normal; padding-right: 0.3rem; } }
-</style>
-</head>
-<body>
-<h1>{{ title }}</h1>
-{% for block in blocks %}
-{{ block }}
-{% endfor %}
-</body>
-</html>
-"""
 # What begins markup: a bracket only where it could end the text of a link, some signs only at the start of a line.
 _MARKDOWN = re.compile(r"([\\`*_<|~$&]|\](?=[(:\[]))")
 _AT_START = re.compile(r"^([#>+-]|\d+(?=[.)]))")
@@ -60,7 +24,6 @@ class Heading:
     """A heading below the title."""
 
     text: str
-    template = "<h2>{{ block.text }}</h2>"
 
     def markdown(self) -> str:
         return f"## {plain(self.text)}"
@@ -71,7 +34,6 @@ class Paragraph:
     """Running text."""
 
     text: str
-    template = "<p>{{ block.text }}</p>"
 
     def markdown(self) -> str:
         return _AT_START.sub(r"\\\1", plain(self.text))
@@ -84,21 +46,6 @@ class Table:
     header: tuple[str, ...]
     rows: tuple[tuple[str, ...], ...]
     left: Sequence[int] = (0,)
-    template = """\
-<div class="wide"><table>
-<thead>
-<tr>{% for cell in block.header %}
-<th{% if loop.first %} style="min-width: {{ block.name_width }}ch"{% endif %}
-{% if loop.index0 not in block.left %} class=right{% endif %}>{{ cell }}</th>
-{%- endfor %}</tr>
-</thead>
-<tbody>
-{% for row in block.rows %}
-<tr>{% for cell in row %}<td{% if loop.index0 not in block.left %} class=right{% endif %}>{{ cell }}</td>
-{%- endfor %}</tr>
-{% endfor %}
-</tbody>
-</table></div>"""
 
     @property
     def name_width(self) -> int:
@@ -116,12 +63,6 @@ class Items:
     """A list."""
 
     items: tuple[str, ...]
-    template = """\
-<ul>
-{% for item in block.items %}
-<li>{{ item }}</li>
-{% endfor %}
-</ul>"""
 
     def markdown(self) -> str:
         return "\n".join(f"- {plain(item)}" for item in self.items)
@@ -133,14 +74,9 @@ class Lines:
 
     summary: str
     lines: tuple[str, ...]
-    template = "<details><summary>{{ block.summary }}</summary>\n<pre>{{ block.text }}</pre></details>"
-
-    @property
-    def text(self) -> str:
-        return "\n".join(self.lines)
 
     def markdown(self) -> str:
-        summary, text = (html.escape(clean(text)) for text in (self.summary, self.text))
+        summary, text = (html.escape(clean(text)) for text in (self.summary, "\n".join(self.lines)))
         return f"<details><summary>{summary}</summary>\n\n<pre>\n{text}\n</pre>\n\n</details>"
 
 
@@ -151,14 +87,6 @@ class Picture:
     svg: bytes | None
     text: str
     file: str | None = None
-    template = """\
-{% if block.svg %}
-<p><img alt="{{ block.text }}" src="data:image/svg+xml;base64,{{ block.data }}"></p>
-{%- endif %}"""
-
-    @property
-    def data(self) -> str:
-        return base64.b64encode(self.svg or b"").decode("ascii")
 
     def markdown(self) -> str:
         return "" if self.file is None else f"![{plain(self.text)}](<{self.file}>)"
@@ -177,21 +105,25 @@ class Page:
     def html(self) -> str:
         """One file that needs no other; a script or a link to another place is nowhere in it."""
         import jinja2
-        from markupsafe import Markup
-
-        def cleaned(value: Any) -> Any:
-            return clean(value) if isinstance(value, str) and not isinstance(value, Markup) else value
 
         environment = jinja2.Environment(
-            autoescape=True, finalize=cleaned, trim_blocks=True, keep_trailing_newline=True
+            loader=jinja2.PackageLoader("ppdgrow.console", ""),
+            autoescape=True,
+            finalize=_cleaned,
+            trim_blocks=True,
+            keep_trailing_newline=True,
         )
-        shown = [Markup(environment.from_string(block.template).render(block=block)) for block in self.blocks]
-        return environment.from_string(PAGE).render(title=self.title, blocks=shown)
+        environment.filters["base64"] = lambda data: base64.b64encode(data).decode("ascii")
+        return environment.get_template("page.html").render(title=self.title, blocks=self.blocks)
 
     def markdown(self) -> str:
         """Markdown as code hosts show it."""
         blocks = [f"# {plain(self.title)}", *(block.markdown() for block in self.blocks)]
         return "\n\n".join(block for block in blocks if block) + "\n"
+
+
+def _cleaned(value: Any) -> Any:
+    return clean(value) if isinstance(value, str) else value
 
 
 def plain(text: str) -> str:

@@ -7,6 +7,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
+import torch
+
 from ppdgrow.atomic import write_file
 from ppdgrow.checkpoint import Checkpoint, RunFolder, append_jsonl, write_checkpoint
 from ppdgrow.checkpoint.events import CheckEvent, GrowEvent, RemoveEvent, SurgeryEvent, append_events
@@ -16,8 +18,7 @@ from ppdgrow.engine.evaluate import BatchLike, evaluate_together
 from ppdgrow.engine.stop_flag import StopFlag
 from ppdgrow.errors import CheckFailedError, ConfigError
 from ppdgrow.nn.cost import count_parameters, flops_per_token, half_steps
-from ppdgrow.nn.model import build_model
-from ppdgrow.optim.update_rules import update_that_keeps
+from ppdgrow.nn.model import Model, build_model
 from ppdgrow.provenance import provenance
 from ppdgrow.surgery import (
     METHODS,
@@ -32,38 +33,61 @@ from ppdgrow.surgery import (
 from ppdgrow.training.context import Parent, Setting
 from ppdgrow.training.model_card import model_card
 
+MEASURED = ("loss_before", "loss_after", "bit_exact")
+
 
 @dataclass(frozen=True)
 class Expansion:
     """A checkpoint after surgery and the event that says how it was made; nothing is written yet."""
 
+    parent: Parent
     child: Checkpoint
     event: SurgeryEvent
     notes: tuple[str, ...] = ()
     preserves_function: bool = False
 
-    def measured(self, measured: Measured) -> tuple[SurgeryEvent, CheckEvent]:
-        """Its event with what was measured, and the identity check as a line of its own."""
-        figures, event = measured.document(), self.event
-        passed = measured.bit_exact if self.preserves_function else None
-        check = CheckEvent(step=event.step, ids=event.ids, **figures, passed=passed)
-        return event.model_copy(update=figures), check
+    def models(self, device: torch.device) -> list[Model]:
+        """The models before and after."""
+        return [build_model(c.architecture, c.tensors, device) for c in (self.parent.checkpoint, self.child)]
 
+    def check_preserved(self, same: bool) -> None:
+        """Refuse with a `CheckFailedError` what changes the function though its method promises not to."""
+        if self.preserves_function and not same:
+            raise CheckFailedError(
+                f"the new blocks change the function of {str(self.parent.folder)!r}; nothing was written. Its weights "
+                "may be non-finite or overflow: look at it with ppdgrow probe, and grow an earlier checkpoint"
+            )
 
-@dataclass(frozen=True)
-class Measured:
-    """A model before and after surgery, on the same inputs; `bit_exact`: all logits equal to the last bit."""
+    def measured(self, before: Validation | None, after: Validation | None, *, bit_exact: bool) -> Expansion:
+        """With what was measured of both models on the same inputs; `bit_exact`: all logits equal to the last bit."""
+        losses = (None if figures is None else figures.loss for figures in (before, after))
+        event = self.event.model_copy(update=dict(zip(MEASURED, (*losses, bit_exact), strict=True)))
+        # The recorded figures hold on where the function does: removing a tied pair gives the parent back as it was.
+        state = self.child.state if bit_exact else self.child.state.model_copy(update={"validation": after})
+        return replace(self, child=replace(self.child, state=state), event=event)
 
-    before: Validation | None
-    after: Validation | None
-    bit_exact: bool
+    @property
+    def check(self) -> CheckEvent:
+        """What was measured, as the identity check: a line of its own."""
+        event, passed = self.event, self.event.bit_exact if self.preserves_function else None
+        figures = {key: getattr(event, key) for key in MEASURED}
+        return CheckEvent(step=event.step, ids=event.ids, **figures, passed=passed)
 
-    def document(self) -> dict[str, Any]:
-        return {
-            "loss_before": None if self.before is None else self.before.loss,
-            "loss_after": None if self.after is None else self.after.loss,
-            "bit_exact": self.bit_exact,
-        }
+    @property
+    def place(self) -> str:
+        """Where new blocks go in the parent's list, or where in it the pair stands that is taken out."""
+        blocks = [block.id for block in self.parent.checkpoint.architecture.blocks]
+        if isinstance(self.event, GrowEvent):
+            return describe_positions(self.event.positions, len(blocks))
+        return f"block {blocks.index(self.event.ids[0]) + 1} of {len(blocks)}"
+
+    def __str__(self) -> str:
+        """What is inserted or taken out, where and how, in one line."""
+        event, ids = self.event, ", ".join(self.event.ids)
+        if not isinstance(event, GrowEvent):
+            return f"pair {ids} ({self.place}) is taken out, at step {event.step}"
+        what = METHODS[event.method or ""].describe(event.kinds)
+        return f"{what} ({ids}) {self.place}; theta_0 {event.theta_0}; moments {event.moments}"
 
 
 def expand(parent: Parent, growth: GrowthRequest, *, evaluated: bool = True) -> Expansion:
@@ -75,10 +99,7 @@ def expand(parent: Parent, growth: GrowthRequest, *, evaluated: bool = True) -> 
     old = parent.checkpoint
     plan = plan_growth(old.architecture, growth, step=parent.step, used_ids=parent.used_ids())
     seed = parent.recipe.train.seed
-    tensors, moments = apply_plan(
-        plan, old.tensors, old.moments, policy=growth.moments, seed=seed, rules_for=update_that_keeps
-    )
-    pairs = [block.id for block in plan.architecture.pairs if block.id in plan.ids]
+    tensors, moments = apply_plan(plan, old.tensors, old.moments, policy=growth.moments, seed=seed)
     event = GrowEvent(
         **_sizes(parent, plan.architecture),
         evaluated=evaluated,
@@ -92,10 +113,10 @@ def expand(parent: Parent, growth: GrowthRequest, *, evaluated: bool = True) -> 
         scale=growth.scale,
         moments=growth.moments,
         seed=seed,
-        theta_sha256={pair: theta_digest(tensors, pair) for pair in pairs},
+        theta_sha256={block.id: theta_digest(tensors, block.id) for block in plan.blocks if block.type == "pair"},
     )
     child = replace(old, architecture=plan.architecture, tensors=tensors, moments=moments)
-    return Expansion(child, event, plan.notes, METHODS[growth.method].preserves_function)
+    return Expansion(parent, child, event, plan.notes, METHODS[growth.method].preserves_function)
 
 
 def take_out(parent: Parent, which: str, *, evaluated: bool = True) -> Expansion:
@@ -110,7 +131,7 @@ def take_out(parent: Parent, which: str, *, evaluated: bool = True) -> Expansion
         raise ConfigError(f"{pair!r} is the only block of the model: nothing would be left")
     architecture, tensors, moments = remove_blocks(old.architecture, frozenset([pair]), old.tensors, old.moments)
     child = replace(old, architecture=architecture, tensors=tensors, moments=moments)
-    return Expansion(child, RemoveEvent(**_sizes(parent, architecture), evaluated=evaluated, ids=[pair]))
+    return Expansion(parent, child, RemoveEvent(**_sizes(parent, architecture), evaluated=evaluated, ids=[pair]))
 
 
 def _sizes(parent: Parent, after: Architecture) -> dict[str, Any]:
@@ -133,90 +154,37 @@ def _sizes(parent: Parent, after: Architecture) -> dict[str, Any]:
 
 
 def measure(
-    parent: Parent,
-    expansion: Expansion,
-    setting: Setting,
-    batches: Sequence[BatchLike],
-    *,
-    stop: StopFlag | None = None,
-) -> Measured:
-    """Both models on the same validation batches, in one pass over them.
+    expansion: Expansion, setting: Setting, batches: Sequence[BatchLike], *, stop: StopFlag | None = None
+) -> Expansion:
+    """The expansion with the losses of both models on the same validation batches, in one pass over them.
 
     Raises:
         CheckFailedError: the function must be preserved and is not.
         DivergedError: a loss is not finite.
         StoppedError: the stop flag was set meanwhile.
     """
-    models = [
-        build_model(checkpoint.architecture, checkpoint.tensors, setting.device)
-        for checkpoint in (parent.checkpoint, expansion.child)
-    ]
+    device, precision = setting.device, setting.precision
     (before, after), same = evaluate_together(
-        models, batches, device=setting.device, precision=setting.precision, stop=stop
+        expansion.models(device), batches, device=device, precision=precision, stop=stop
     )
-    check_preserved(parent, expansion, same)
-    return Measured(setting.figures(before), setting.figures(after), same)
+    expansion.check_preserved(same)
+    return expansion.measured(setting.figures(before), setting.figures(after), bit_exact=same)
 
 
-def check_preserved(parent: Parent, expansion: Expansion, same: bool) -> None:
-    """Refuse an expansion that changes the function though its method promises not to.
-
-    Raises:
-        CheckFailedError: it does.
-    """
-    if expansion.preserves_function and not same:
-        raise CheckFailedError(
-            f"the new blocks change the function of {str(parent.folder)!r}; nothing was written. Its weights may be "
-            "non-finite or overflow: look at it with ppdgrow probe, and grow an earlier checkpoint"
-        )
-
-
-def write_expansion(parent: Parent, expansion: Expansion, run: RunFolder, measured: Measured) -> SurgeryEvent:
-    """A run folder with the expanded checkpoint, and the parent's recipe, metrics and lineage with this event.
-
-    Returns:
-        The event, with what was measured.
+def write_expansion(expansion: Expansion, run: RunFolder) -> None:
+    """A run folder with the expanded checkpoint, measured, and the parent's recipe, metrics and lineage with its event.
 
     Raises:
         StorageError: it could not be written; nothing is left of it.
     """
-    child = expansion.child
-    # The recorded figures hold on where the function does: removing a tied pair gives the parent back as it was.
-    state = child.state if measured.bit_exact else child.state.model_copy(update={"validation": measured.after})
-    event, check = expansion.measured(measured)
-    lineage = [*parent.lineage(), event.model_copy(update={"provenance": provenance()}), check]
-    recipe = _with_depth(parent.run.recipe_path.read_text(encoding="utf-8"), child.architecture.num_layers)
+    parent, child, layers = expansion.parent, expansion.child, expansion.child.architecture.num_layers
+    event = expansion.event.model_copy(update={"provenance": provenance()})
+    lineage = [*parent.lineage(), event, expansion.check]
+    recipe = parent.run.recipe_path.read_text(encoding="utf-8")
+    recipe = re.sub(rf"(?m)^  layers: (?!{layers}\b).*", f"  layers: {layers}  # ppdgrow grow", recipe, count=1)
     with run.create() as fresh:
         write_file(fresh.recipe_path, recipe)
         append_jsonl(fresh.metrics_path, parent.metrics())
         append_events(fresh.growth_path, lineage)
-        write_file(fresh.card_path, model_card(run.path.name, child.architecture, state, lineage, recipe))
-        write_checkpoint(fresh.checkpoint_path(parent.step), replace(child, state=state))
-    return event
-
-
-def _with_depth(recipe: str, layers: int) -> str:
-    """The text of a recipe with the layers that its model now has."""
-    return re.sub(rf"(?m)^  layers: (?!{layers}\b).*", f"  layers: {layers}  # ppdgrow grow", recipe, count=1)
-
-
-def describe_place(parent: Parent, event: SurgeryEvent) -> str:
-    """Where new blocks go in the parent's list, or where in it the pair stands that is taken out."""
-    blocks = [block.id for block in parent.checkpoint.architecture.blocks]
-    if isinstance(event, GrowEvent):
-        return describe_positions(event.positions, len(blocks))
-    return f"block {blocks.index(event.ids[0]) + 1} of {len(blocks)}"
-
-
-def describe_expansion(parent: Parent, event: SurgeryEvent) -> str:
-    """What is inserted or taken out, where and how, in one line."""
-    ids, place = ", ".join(event.ids), describe_place(parent, event)
-    if not isinstance(event, GrowEvent):
-        return f"pair {ids} ({place}) is taken out, at step {event.step}"
-    kinds = "/".join(dict.fromkeys(event.kinds))
-    what = "pair" if event.method == "pair" else "layer"
-    by = "" if event.method == "pair" else f" by method {event.method}"
-    return (
-        f"{len(event.ids)} {kinds} {what}{'' if len(event.ids) == 1 else 's'}{by} ({ids}) {place}; "
-        f"theta_0 {event.theta_0}; moments {event.moments}"
-    )
+        write_file(fresh.card_path, model_card(run.path.name, child.architecture, child.state, lineage, recipe))
+        write_checkpoint(fresh.checkpoint_path(parent.step), child)

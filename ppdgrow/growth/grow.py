@@ -3,30 +3,18 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
 import torch
 
 from ppdgrow.checkpoint import RunFolder
-from ppdgrow.checkpoint.events import CheckEvent, RemoveEvent, SurgeryEvent, read_events
+from ppdgrow.checkpoint.events import CheckEvent, SurgeryEvent, read_events
 from ppdgrow.config.architecture import Architecture, TokenInput, VectorInput
 from ppdgrow.config.requests import GrowRequest
 from ppdgrow.console import Narrator
 from ppdgrow.engine.device import autocast, resolve_device
 from ppdgrow.errors import ConfigError
-from ppdgrow.growth.expansion import (
-    Expansion,
-    Measured,
-    check_preserved,
-    describe_expansion,
-    describe_place,
-    expand,
-    measure,
-    take_out,
-    write_expansion,
-)
-from ppdgrow.nn.model import build_model
+from ppdgrow.growth.expansion import Expansion, expand, measure, take_out, write_expansion
 from ppdgrow.seeding import generator
 from ppdgrow.training.context import (
     Parent,
@@ -83,22 +71,18 @@ def grow(request: GrowRequest, narrator: Narrator) -> GrowResult:
     for note in expansion.notes:
         narrator.say(note)
     event = expansion.event
-    run = RunFolder(request.out or _default_folder(parent, event))
-    place = describe_place(parent, event)
+    out = request.out or sibling(parent, "grown" if request.remove is None else "removed", event.document())
+    run = RunFolder(out)
     repeated = _repeated(run, parent, event)
     if repeated is not None:
         narrator.say(f"already done: {run.path} holds this result")
-        narrator.say(describe_expansion(parent, repeated))
-        return GrowResult(run, repeated, place)
-    narrator.now(f"growing: {describe_expansion(parent, event)}")
-    measured = _measure(parent, expansion, request, narrator)
-    event = write_expansion(parent, expansion, run, measured)
-    narrator.say(describe_expansion(parent, event))
-    return GrowResult(run, event, place)
-
-
-def _default_folder(parent: Parent, event: SurgeryEvent) -> Path:
-    return sibling(parent, "removed" if isinstance(event, RemoveEvent) else "grown", event.document())
+        narrator.say(str(expansion))
+        return GrowResult(run, repeated, expansion.place)
+    narrator.now(f"growing: {expansion}")
+    expansion = _measured(expansion, request, narrator)
+    write_expansion(expansion, run)
+    narrator.say(str(expansion))
+    return GrowResult(run, expansion.event, expansion.place)
 
 
 def _repeated(run: RunFolder, parent: Parent, event: SurgeryEvent) -> SurgeryEvent | None:
@@ -121,26 +105,23 @@ def _repeated(run: RunFolder, parent: Parent, event: SurgeryEvent) -> SurgeryEve
     )
 
 
-def _measure(parent: Parent, expansion: Expansion, request: GrowRequest, narrator: Narrator) -> Measured:
-    """Both models on the same inputs: validation batches, or with `--no-eval` one synthetic batch."""
+def _measured(expansion: Expansion, request: GrowRequest, narrator: Narrator) -> Expansion:
+    """With both models run on the same inputs: validation batches, or with `--no-eval` one synthetic batch."""
+    parent = expansion.parent
     if request.evaluate:
         setting = checkpoint_setting(
             parent, device=request.device, precision=request.precision, data_dir=request.data_dir
         )
         batches = setting.evaluation()
         warn_of_changes(setting.dataset, parent, narrator)
-        return measure(parent, expansion, setting, batches)
+        return measure(expansion, setting, batches)
     report_parent(parent, narrator)
     device = resolve_device(request.device)
     inputs = _synthetic_inputs(parent.checkpoint.architecture).to(device)
-    logits = []
-    for checkpoint in (parent.checkpoint, expansion.child):
-        model = build_model(checkpoint.architecture, checkpoint.tensors, device).eval()
-        with torch.no_grad(), autocast(device, chosen_precision(parent, request.precision)):
-            logits.append(model(inputs))
-    same = torch.equal(*logits)
-    check_preserved(parent, expansion, same)
-    return Measured(None, None, same)
+    with torch.no_grad(), autocast(device, chosen_precision(parent, request.precision)):
+        same = torch.equal(*(model.eval()(inputs) for model in expansion.models(device)))
+    expansion.check_preserved(same)
+    return expansion.measured(None, None, bit_exact=same)
 
 
 def _synthetic_inputs(architecture: Architecture) -> torch.Tensor:

@@ -2,72 +2,47 @@
 
 from __future__ import annotations
 
+from collections import defaultdict
 from collections.abc import Sequence
-from dataclasses import dataclass
 
 from ppdgrow.checkpoint.events import DecisionEvent, Event, GrowEvent, SkipEvent
 from ppdgrow.checkpoint.lineage import insertions
-from ppdgrow.config.state import Cost, Ledger
+from ppdgrow.config.state import Ledger
 from ppdgrow.console import format_flops, format_seconds
+from ppdgrow.surgery import METHODS
 
 WIDEST = 56
 NARROWEST = 16
 USUAL = {"position": "interleave", "source": None, "scale": 1.0, "moments": "copy_v"}
 
 
-@dataclass(frozen=True)
-class DepthSpan:
-    """A stretch of the run at one depth."""
-
-    first: int
-    last: int
-    layers: int
-
-
-def depth_spans(events: Sequence[Event], *, layers: int, first: int, step: int) -> list[DepthSpan]:
-    """The depths of a run from `first` to `step`.
-
-    Args:
-        events: of the run itself, since its start.
-        layers: depth at the start.
-        first: step at the start.
-        step: where the run stands.
-    """
-    found = []
-    for event in insertions(events):
-        found.append(DepthSpan(first, event.step, layers))
-        first, layers = event.step, event.layers_after or layers
-    return [*found, DepthSpan(first, step, layers)]
-
-
 def timeline(
     events: Sequence[Event], *, layers: int, first: int, step: int, last: int, columns: int = WIDEST
 ) -> list[str]:
-    """The staircase as lines of ASCII: `=` is the depth of the run, `x` a depth that was tried and rejected."""
+    """The staircase as lines of ASCII: `=` is the depth of the run, `x` a depth that was tried and rejected.
+
+    The run started at step `first` with `layers`, stands at `step` and ends at `last`; `events` are its own.
+    """
     columns = max(NARROWEST, min(WIDEST, columns))
-    stairs = depth_spans(events, layers=layers, first=first, step=step)
-    growths = [event for event in events if isinstance(event, GrowEvent) and event.layers_after is not None]
-    rejected = [(event.step, event.layers_after or 0) for event in growths if not event.is_kept]
-    depths = sorted({span.layers for span in stairs} | {depth for _, depth in rejected}, reverse=True)
-    width = max(1, last - first)
+    rows: defaultdict[int, list[str]] = defaultdict(lambda: [" "] * columns)
 
     def column(at: int) -> int:
-        return min(columns - 1, (at - first) * columns // width)
+        return min(columns - 1, (at - first) * columns // max(1, last - first))
 
-    lines = ["layers"]
-    for depth in depths:
-        cells = [" "] * columns
-        for span in stairs:
-            if span.layers == depth:
-                left, right = column(span.first), column(span.last)
-                cells[left : right + 1] = "=" * (right + 1 - left)
-        for at, tried in rejected:
-            if tried == depth:
-                cells[column(at)] = "x"
-        lines.append(f"{depth:>6} |{''.join(cells).rstrip()}")
-    lines.append(f"{'':>6} +{'-' * columns}")
-    lines.append(f"{'steps':>6}  {first:<{columns // 2}}{last:>{columns - columns // 2}}")
-    return lines
+    start = first
+    for until, deeper in [*((event.step, event.layers_after) for event in insertions(events)), (step, None)]:
+        left, right = column(start), column(until) + 1
+        rows[layers][left:right] = "=" * (right - left)
+        start, layers = until, deeper or layers
+    for event in events:
+        if isinstance(event, GrowEvent) and event.layers_after is not None and not event.is_kept:
+            rows[event.layers_after][column(event.step)] = "x"
+    return [
+        "layers",
+        *(f"{depth:>6} |{''.join(rows[depth]).rstrip()}" for depth in sorted(rows, reverse=True)),
+        f"{'':>6} +{'-' * columns}",
+        f"{'steps':>6}  {first:<{columns // 2}}{last:>{columns - columns // 2}}",
+    ]
 
 
 def decision_lines(events: Sequence[Event]) -> list[str]:
@@ -88,9 +63,9 @@ def decision_lines(events: Sequence[Event]) -> list[str]:
 
 def _what(grow: GrowEvent) -> str:
     """What was tried, with those of its settings that are not the default."""
-    what = grow.method if grow.method != "pair" else "/".join(dict.fromkeys(grow.kinds))
-    settings = [f"{key} {getattr(grow, key)}" for key, usual in USUAL.items() if getattr(grow, key) != usual]
-    return ", ".join([str(what), *settings])
+    method = METHODS.get(grow.method or "")
+    what = str(grow.method) if method is None else method.label(grow.kinds)
+    return ", ".join([what, *(f"{key} {value}" for key in USUAL if (value := getattr(grow, key)) != USUAL[key])])
 
 
 def _figure(event: DecisionEvent) -> str:
@@ -111,7 +86,7 @@ def _signed(value: float) -> str:
 
 def ledger_line(ledger: Ledger) -> str:
     """What the run cost, and what its trials cost beside it."""
-    trials: Cost = ledger.trials
+    trials = ledger.trials
     share = f" ({trials.flops / ledger.flops:.0%} of that)" if ledger.flops else ""
     return (
         f"ledger: run {format_flops(ledger.flops)}, {format_seconds(ledger.seconds)}; trials in addition "

@@ -46,15 +46,10 @@ class Trial:
 
 
 class Round:
-    """The trials of one growth entry.
+    """The trials of the growth entry `index` of the recipe, from the newest checkpoint of the run.
 
-    Args:
-        context: of the run.
-        run: its folder, whose newest checkpoint is the parent of the trials.
-        index: of the entry in the recipe.
-        pair_lr: factor on the rate of the newest blocks, as the run has it now.
-        header: shown above the progress bar.
-        explain: whether to say what the figures of a decision do not say.
+    `pair_lr` is the factor on the rate of the newest blocks, as the run has it now; `header` stands above the progress
+    bar; `explain`: also say what the figures of a decision do not say.
     """
 
     def __init__(
@@ -63,12 +58,13 @@ class Round:
         self.context, self.run, self.index, self.pair_lr, self.explain = context, run, index, pair_lr, explain
         self.say = context.narrator.say
         self.entry = context.recipe.growth[index]
-        self.rule = RULES[self.entry.trial.rule]
         newest = run.newest_valid()
         assert newest is not None, "trials start from a checkpoint"
         self.parent = load_parent(newest)
         self.end = self.parent.step + self.entry.trial.steps
         self.runs = TrialRuns(context, self.parent, self.end, header)
+        self.twin: TrialRun | None = None
+        self.trials: list[Trial] = []
         self.misfits: list[str] = []
 
     def decide(self) -> None:
@@ -81,50 +77,47 @@ class Round:
         """
         step, number = self.parent.step, len(self.context.recipe.growth)
         self.say(f"step {step}  growth {self.index + 1} of {number}, tried until step {self.end}")
-        twin = None
-        if self.rule.trains_twin:
-            twin = self.runs.train_twin(self.pair_lr)
-            self.say(f"  twin, not grown: validation loss {twin.loss:.6f} at step {self.end}")
-        trials = self._try_all(twin)
-        kept = _best([trial for trial in trials if trial.decision.accepted])
-        if trials and twin is not None and self.explain:
-            self.say(f"    {trials[0].decision.caution()}")
-        winner = twin if kept is None else kept.trained
+        if RULES[self.entry.trial.rule].trains_twin:
+            self.twin = self.runs.train_twin(self.pair_lr)
+            self.say(f"  twin, not grown: validation loss {self.twin.loss:.6f} at step {self.end}")
+        self._try_all()
+        kept = _best([trial for trial in self.trials if trial.decision.accepted])
+        if self.trials and self.twin is not None and self.explain:
+            self.say(f"    {self.trials[0].decision.caution()}")
+        winner = self.twin if kept is None else kept.trained
         if winner is not None:
             name = "the model without growth" if kept is None else f"trial {kept.name}"
             self.say(f"step {self.end}  going on with {name}")
-            self._go_on_with(winner, trials, twin)
-        elif trials:
-            raise trials[0].trained.error or AssertionError("only a trial that diverged is not accepted")
+            self._go_on_with(winner)
+        elif self.trials:
+            raise self.trials[0].trained.error or AssertionError("only a trial that diverged is not accepted")
         else:
             append_events(self.run.growth_path, [self._skip(until=step)])
 
-    def _try_all(self, twin: TrialRun | None) -> list[Trial]:
+    def _try_all(self) -> None:
         """All candidates; and where none is accepted, the best of them again at lower rates."""
-        base = self.context.recipe.train.pair_lr
-        trials: list[Trial] = []
+        rate = self.context.recipe.train.pair_lr
         for request in requests_of(self.entry):
             try:
-                trials.append(self._try(request, base, 1, len(trials) + 1, twin))
+                self._try(request, rate)
             except ConfigError as error:
                 self.misfits.append(str(error).replace("--", ""))
                 self.context.narrator.warn(
                     f"growth {self.index + 1} does not fit the model as it stands: {self.misfits[-1]}"
                 )
-        lower, rate = self.entry.on_reject.lower_lr, base
-        retries = self.entry.on_reject.retries if lower is not None and trials and twin is not None else 0
+        lower, retries = self.entry.on_reject.lower_lr, self.entry.on_reject.retries
+        if lower is None or not self.trials or self.twin is None:
+            return
         for attempt in range(2, retries + 2):
-            if any(trial.decision.accepted for trial in trials):
+            if any(trial.decision.accepted for trial in self.trials):
                 break
-            rate *= lower or 1.0
-            best = _best(trials) or trials[0]
-            trials.append(self._try(best.request, rate, attempt, len(trials) + 1, twin))
-        return trials
+            rate *= lower
+            self._try((_best(self.trials) or self.trials[0]).request, rate, attempt)
 
-    def _try(self, request: GrowthRequest, pair_lr: float, attempt: int, number: int, twin: TrialRun | None) -> Trial:
-        name = f"{self.index + 1}.{number}"
+    def _try(self, request: GrowthRequest, pair_lr: float, attempt: int = 1) -> None:
+        name = f"{self.index + 1}.{len(self.trials) + 1}"
         trained, grow, check = self.runs.train_grown(name, request, pair_lr)
-        paired, theirs = None, None if twin is None else twin.evaluation
+        paired, theirs = None, None if self.twin is None else self.twin.evaluation
         if theirs is not None and trained.evaluation is not None and theirs.counts.numel() > 1:
             paired = paired_difference(trained.evaluation, theirs)
         assert check.loss_before is not None, "a trial is always evaluated"
@@ -141,30 +134,30 @@ class Round:
         self.say(f"  trial {name}: {'accept' if decision.accepted else 'reject'}{rate}")
         for line in decision.lines():
             self.say(f"    {line}")
-        return Trial(name, request, pair_lr, attempt, trained, grow, check, decision)
+        self.trials.append(Trial(name, request, pair_lr, attempt, trained, grow, check, decision))
 
-    def _go_on_with(self, winner: TrialRun, trials: Sequence[Trial], twin: TrialRun | None) -> None:
+    def _go_on_with(self, winner: TrialRun) -> None:
         """Let one of the runs become the run. The checkpoint comes last: without it, nothing was decided."""
         checkpoint = read_checkpoint(winner.run.checkpoint_path(self.end))
         ledger = checkpoint.state.ledger
-        for other in (twin, *(trial.trained for trial in trials)):
+        for other in (self.twin, *(trial.trained for trial in self.trials)):
             if other is not None and other is not winner:
                 ledger = ledger.charged(other.cost)
         state = checkpoint.state.model_copy(update={"ledger": ledger, "validation": winner.figures})
         lines = [line for line in read_jsonl(winner.run.metrics_path) if line["step"] > self.parent.step]
         append_jsonl(self.run.metrics_path, lines)
-        append_events(self.run.growth_path, self._events(winner, trials, twin))
+        append_events(self.run.growth_path, self._events(winner))
         write_checkpoint(self.run.checkpoint_path(self.end), replace(checkpoint, state=state))
         self.run.prune(self.context.recipe.train.keep)
         shutil.rmtree(self.runs.folder, ignore_errors=True)
 
-    def _events(self, winner: TrialRun, trials: Sequence[Trial], twin: TrialRun | None) -> Iterator[Event]:
+    def _events(self, winner: TrialRun) -> Iterator[Event]:
         """Three for each trial and one for the twin; or one that says that nothing fitted."""
         when: dict[str, Any] = {"step": self.parent.step, "until": self.end, "growth": self.index + 1}
-        if not trials:
+        if not self.trials:
             yield self._skip(until=self.end)
             return
-        for trial in trials:
+        for trial in self.trials:
             mark = when | {"trial": trial.name, "decision": "accept" if trial.trained is winner else "reject"}
             yield trial.grow.model_copy(update=mark)
             yield trial.check.model_copy(update=mark)
@@ -173,13 +166,13 @@ class Round:
                 ids=trial.grow.ids,
                 attempt=trial.attempt,
                 pair_lr=trial.pair_lr,
-                retry=any(o.request == trial.request and o.attempt == trial.attempt + 1 for o in trials),
+                retry=any(o.request == trial.request and o.attempt == trial.attempt + 1 for o in self.trials),
                 passed=trial.decision.accepted,
                 **trial.decision.document(),
                 **cost_keys(trial.trained.cost),
             )
-        if twin is not None:
-            yield TwinEvent(**when, kept=twin is winner, loss=twin.loss, **cost_keys(twin.cost))
+        if self.twin is not None:
+            yield TwinEvent(**when, kept=self.twin is winner, loss=self.twin.loss, **cost_keys(self.twin.cost))
 
     def _skip(self, *, until: int) -> SkipEvent:
         reason = f"it does not fit the model as it stands: {'; '.join(dict.fromkeys(self.misfits))}"

@@ -16,14 +16,7 @@ from ppdgrow.config.state import Cost, Ledger, Validation
 from ppdgrow.engine.evaluate import Evaluation
 from ppdgrow.engine.stop_flag import StoppedError
 from ppdgrow.errors import DivergedError, InterruptedRunError, InvalidInputError
-from ppdgrow.growth.expansion import (
-    Expansion,
-    Measured,
-    describe_expansion,
-    expand,
-    measure,
-    write_expansion,
-)
+from ppdgrow.growth.expansion import Expansion, expand, measure, write_expansion
 from ppdgrow.surgery import GrowthRequest
 from ppdgrow.training.context import Parent, RunContext
 from ppdgrow.training.resume import DueEvaluations, lost_lines, resume, start_from
@@ -47,14 +40,7 @@ class TrialRun:
 
 
 class TrialRuns:
-    """Makes the runs of one trial.
-
-    Args:
-        context: of the run.
-        parent: the run's checkpoint at the step of the growth.
-        end: the last step of the trial.
-        header: shown above the progress bar.
-    """
+    """Makes the runs of one trial, from the run's checkpoint `parent` up to the step `end`."""
 
     def __init__(self, context: RunContext, parent: Parent, end: int, header: str) -> None:
         self.context, self.parent, self.end, self.header = context, parent, end, header
@@ -104,29 +90,23 @@ class TrialRuns:
             CheckFailedError: it changes the function though it must not.
         """
         run = RunFolder(self.folder / f"trial-{name}")
-        label, say = f"trial {name}", self.context.narrator.say
+        label, context, say = f"trial {name}", self.context, self.context.narrator.say
         expansion = expand(self.parent, request)
-        say(f"  {label}: {expansion.event.depths} layers: {describe_expansion(self.parent, expansion.event)}")
+        say(f"  {label}: {expansion.event.depths} layers: {expansion}")
         for note in expansion.notes:
             say(f"    {note}")
         with self._interruptible():
             try:
-                self._write(run, expansion)
+                if not run.growth_path.is_file():
+                    measured = measure(expansion, context.setting, context.evaluation, stop=context.stop)
+                    self.parent.run.check_present()
+                    write_expansion(measured, run)
                 grow, check = _recorded(run)
                 say(f"  {label}: {check.outcome}")
                 return self._train(run, pair_lr, label), grow, check
             except DivergedError as error:
                 say(f"  {label}: {error}")
                 return self._diverged(run, expansion, error)
-
-    def _write(self, run: RunFolder, expansion: Expansion) -> None:
-        """The folder of the grown model, measured, if it is not there yet."""
-        if run.growth_path.is_file():
-            return
-        context = self.context
-        measured = measure(self.parent, expansion, context.setting, context.evaluation, stop=context.stop)
-        self.parent.run.check_present()
-        write_expansion(self.parent, expansion, run, measured)
 
     def _diverged(
         self, run: RunFolder, expansion: Expansion, error: DivergedError
@@ -138,10 +118,9 @@ class TrialRuns:
             cost = Cost() if newest is None else self._cost(read_state(newest).ledger)
             return TrialRun(run, cost, error=error), *_recorded(run)
         before = context.setting.evaluate_checkpoint(self.parent.checkpoint, context.evaluation, stop=context.stop)
-        measured = Measured(context.setting.figures(before), None, False)
-        grow, check = expansion.measured(measured)
-        assert isinstance(grow, GrowEvent)
-        return TrialRun(run, Cost(), error=error), grow, check
+        measured = expansion.measured(context.setting.figures(before), None, bit_exact=False)
+        assert isinstance(measured.event, GrowEvent)
+        return TrialRun(run, Cost(), error=error), measured.event, measured.check
 
     def _train(self, run: RunFolder, pair_lr: float, label: str) -> TrialRun:
         context, parent = self.context, self.parent

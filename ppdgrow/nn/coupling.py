@@ -39,14 +39,7 @@ def join(halves: Halves) -> Tensor:
 
 
 class TwoBranches(nn.Module):
-    """The branches f and g of a block, with what both need to know to run.
-
-    Args:
-        branches: the names of f and g.
-        config: of both branches.
-        causal: whether token t sees tokens 0..t only.
-        dropout: on the outputs of the branches, while training.
-    """
+    """The branches f and g of a block, by name. `causal`: token t sees tokens 0..t only; `dropout`: on the outputs."""
 
     def __init__(self, branches: tuple[str, str], config: BranchConfig, *, causal: bool, dropout: float = 0.0) -> None:
         super().__init__()
@@ -103,30 +96,27 @@ class Pair(nn.Module):
     def forward(self, halves: Halves) -> Halves:
         """Apply the pair: y_b = b + (g+ - g-)(a'), y_a = a + (f+(b) - f-(y_b)), with a' = a + f+(b)."""
         a, b = halves
-        second = self.plus if self.minus is None else self.minus
         b_read = b.view_as(b)
         u = self.plus.f_of(b_read)
         middle = a + u
-        if self.form == "folded":
-            d = self.plus.g_of(middle) + second.g_of(middle)
-            return a + (u + second.f_of(b_read + d)), b + d
-        d = self.plus.g_of(middle) - second.g_of(middle)
-        return a + (u - second.f_of(b_read + d)), b + d
+        d = self.plus.g_of(middle) + self._signed(self._second.g_of(middle))
+        return a + (u + self._signed(self._second.f_of(b_read + d))), b + d
 
     def inverse(self, halves: Halves) -> Halves:
         """Undo `forward`, up to rounding (evaluation mode)."""
         a, b = halves
-        second = self.plus if self.minus is None else self.minus
-        u = second.f_of(b)
-        if self.form == "folded":
-            middle = a - u
-            d = self.plus.g_of(middle) + second.g_of(middle)
-            b = b - d
-            return a - (self.plus.f_of(b) + u), b
-        middle = a + u
-        d = self.plus.g_of(middle) - second.g_of(middle)
-        b = b - d
-        return a - (self.plus.f_of(b) - u), b
+        u = self._signed(self._second.f_of(b))
+        middle = a - u
+        b = b - (self.plus.g_of(middle) + self._signed(self._second.g_of(middle)))
+        return a - (self.plus.f_of(b) + u), b
+
+    @property
+    def _second(self) -> Coupling:
+        return self.plus if self.minus is None else self.minus
+
+    def _signed(self, term: Tensor) -> Tensor:
+        """A term of the second member with its sign; x + -y is x - y to the last bit."""
+        return term if self.form == "folded" else -term
 
 
 class Residual(TwoBranches):

@@ -90,7 +90,11 @@ def make_block(architecture: Architecture, block: BlockSpec) -> Block:
 
 def tensor_shapes(architecture: Architecture) -> dict[str, tuple[int, ...]]:
     """Names and shapes of all tensors of a model, without allocating them."""
-    return {name: tuple(tensor.shape) for name, tensor in _without_memory(architecture).state_dict().items()}
+    return _shapes(_without_memory(architecture).state_dict())
+
+
+def _shapes(tensors: Mapping[str, Tensor]) -> dict[str, tuple[int, ...]]:
+    return {name: tuple(tensor.shape) for name, tensor in tensors.items()}
 
 
 def _without_memory(architecture: Architecture) -> Model:
@@ -104,47 +108,33 @@ def build_model(architecture: Architecture, tensors: Mapping[str, Tensor], devic
     Raises:
         InvalidInputError: a tensor is missing, unexpected, of the wrong shape or not floating point.
     """
-    check_blocks(architecture, tensors)
+    _check_blocks(architecture, tensors)
     model = _without_memory(architecture)
     expected = model.state_dict()
-    check_tensors({name: tuple(tensor.shape) for name, tensor in expected.items()}, tensors)
+    for name, tensor in tensors.items():
+        if name in expected and not tensor.is_floating_point():
+            raise InvalidInputError(
+                f"tensor {name!r} is {tensor.dtype} {tuple(tensor.shape)}, expected floating point "
+                f"{tuple(expected[name].shape)}; {_WAY_OUT}"
+            )
+    _check_names_and_shapes(_shapes(expected), _shapes(tensors))
     model.load_state_dict({name: tensors[name].to(device, copy=True) for name in expected}, assign=True)
     for parameter in model.parameters():
         parameter.requires_grad_(True)
     return model
 
 
-def check_tensors(expected: Mapping[str, tuple[int, ...]], tensors: Mapping[str, Tensor]) -> None:
-    """Hold named tensors against the names and shapes that an architecture asks for.
-
-    Raises:
-        InvalidInputError: the first tensor that does not fit, by name.
-    """
-    for name, tensor in tensors.items():
-        if name in expected and not tensor.is_floating_point():
-            raise InvalidInputError(
-                f"tensor {name!r} is {tensor.dtype} {tuple(tensor.shape)}, expected floating point {expected[name]}; "
-                f"{_WAY_OUT}"
-            )
-    _check_names_and_shapes(expected, {name: tuple(tensor.shape) for name, tensor in tensors.items()})
-
-
 def check_shapes(architecture: Architecture, shapes: Mapping[str, tuple[int, ...]]) -> None:
-    """Hold names and shapes of weights against an architecture; neither may be believed, and nothing is allocated.
+    """Refuse with an `InvalidInputError` names and shapes of weights that are not those of an architecture.
 
-    Raises:
-        InvalidInputError: the first that does not fit, by name.
+    Neither may be believed, and nothing is allocated.
     """
-    check_blocks(architecture, shapes)
+    _check_blocks(architecture, shapes)
     _check_names_and_shapes(tensor_shapes(architecture), shapes)
 
 
-def check_blocks(architecture: Architecture, names: Iterable[str]) -> None:
-    """Every block has some tensor: known before the time is spent to build as many blocks as a config claims.
-
-    Raises:
-        InvalidInputError: the first block that has none.
-    """
+def _check_blocks(architecture: Architecture, names: Iterable[str]) -> None:
+    """Every block has some tensor: known before the time is spent to build as many blocks as a config claims."""
     present = {NAMES.block_of(name) for name in names}
     for block in architecture.blocks:
         if block.id not in present:

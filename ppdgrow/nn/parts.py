@@ -2,16 +2,15 @@
 
 from __future__ import annotations
 
+import re
 from dataclasses import dataclass, replace
-from typing import Literal
 
 from ppdgrow.config.architecture import Architecture, BlockSpec
 from ppdgrow.config.kinds import parts_of
 from ppdgrow.nn.branches import BRANCHES, BranchConfig, Part, Shapes
 from ppdgrow.nn.linear import LINEAR_MAPS
 
-Member = Literal["plus", "minus", ""]
-Role = Literal["f", "g", ""]
+_IN_BLOCK = r"\.([^.]*)\.(?:(plus|minus)\.)?(?:([fg])\.)?(.*)"  # block, member, role, tensor
 
 
 @dataclass(frozen=True)
@@ -19,8 +18,8 @@ class TensorName:
     """Which tensor of a block is meant. A layer has no members, the map of a linear pair no role."""
 
     block: str  # its id
-    member: Member
-    role: Role
+    member: str  # plus, minus or nothing
+    role: str  # f, g or nothing
     tensor: str  # within the branch or map: `out.weight`
 
     @property
@@ -40,14 +39,8 @@ class BlockNames:
 
     def parse(self, name: str) -> TensorName | None:
         """The inverse of `join`; None for a tensor that is in no block."""
-        first, *parts = name.split(".")
-        if first != self.prefix or len(parts) < 2:
-            return None
-        block = parts.pop(0)
-        member: Member = "plus" if parts[0] == "plus" else "minus" if parts[0] == "minus" else ""
-        parts = parts[1:] if member else parts
-        role: Role = "f" if parts[:1] == ["f"] else "g" if parts[:1] == ["g"] else ""
-        return TensorName(block, member, role, ".".join(parts[1:] if role else parts))
+        found = re.fullmatch(self.prefix + _IN_BLOCK, name, re.DOTALL)
+        return None if found is None else TensorName(*found.groups(""))
 
     def block_of(self, name: str) -> str | None:
         """The id of the block to which a tensor belongs, if to any."""
@@ -67,8 +60,8 @@ class BlockPart:
     """A branch of a block, or the map of a linear pair, and where it stands: of a pair, in the first member."""
 
     block: str
-    member: Member
-    role: Role
+    member: str
+    role: str
     name: str  # in the registry of branches or of linear maps
     module: type[Part]
     config: BranchConfig
@@ -95,12 +88,10 @@ def block_parts(architecture: Architecture, block: BlockSpec) -> tuple[BlockPart
         kernel_size=architecture.kernel_size,
         norm=architecture.norm,
     )
-    member: Member = "plus" if block.type == "pair" else ""
+    member = "plus" if block.type == "pair" else ""
     parts = parts_of(architecture.family, block.kind)
     if len(parts) == 1:
         return (BlockPart(block.id, member, "", parts[0], LINEAR_MAPS[parts[0]], config),)
-    f, g = parts
-    return (
-        BlockPart(block.id, member, "f", f, BRANCHES[f], config),
-        BlockPart(block.id, member, "g", g, BRANCHES[g], config),
+    return tuple(
+        BlockPart(block.id, member, role, name, BRANCHES[name], config) for role, name in zip("fg", parts, strict=True)
     )

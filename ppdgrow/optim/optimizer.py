@@ -125,11 +125,7 @@ class NamedOptimizer:
         }
 
     def check_complete(self, model: nn.Module) -> None:
-        """Every trainable parameter is in exactly one group.
-
-        Raises:
-            CheckFailedError: names the first that is in none or in several.
-        """
+        """Refuse with a `CheckFailedError` a trainable parameter that is in no group or in several."""
         counts = Counter(id(parameter) for group in self._groups for parameter in group["params"])
         for name, parameter in model.named_parameters():
             expected, found = int(parameter.requires_grad), counts[id(parameter)]
@@ -144,11 +140,7 @@ def new_moments(model: nn.Module, config: TrainConfig) -> dict[str, dict[str, Te
 
 
 def check_moments(moments: Moments, tensors: State) -> None:
-    """Hold optimizer state against the parameters.
-
-    Raises:
-        InvalidInputError: the first that does not fit, by name.
-    """
+    """Refuse with an `InvalidInputError` optimizer state that does not fit its parameter, the first by name."""
     for name, state in moments.items():
         for entry, expected in update_that_keeps(state, name).new_state(tensors[name].to("meta")).items():
             if state[entry].shape != expected.shape:

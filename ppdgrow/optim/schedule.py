@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
-from typing import Literal
 
 from ppdgrow.config.schema import TrainConfig
 from ppdgrow.errors import ConfigError
@@ -18,26 +17,26 @@ class Schedule:
     """Factor on the peak learning rate at steps `start + 1 .. end` (1-based, absolute).
 
     `initial` is the factor that the run already had at `start`: 0 from scratch, 1 when going on from an
-    undecayed run, which then has no second warm-up.
+    undecayed run, which then has no second warm-up. `config.warmup_steps` fit.
     """
 
-    kind: Literal["wsd", "cosine"]
+    config: TrainConfig
     start: int
     end: int
-    warmup_steps: int
-    decay: bool
-    decay_fraction: float
-    initial: float = 0.0
+    initial: float
+
+    @property
+    def warmup_steps(self) -> int:
+        return self.config.warmup_steps if self.initial < 1.0 else 0
 
     def factor(self, step: int) -> float:
         """The factor at an absolute step, in (0, 1]: no step has rate 0."""
-        local, span = step - self.start, self.end - self.start
-        warmup = self.warmup_steps if self.initial < 1.0 else 0
+        local, span, warmup = step - self.start, self.end - self.start, self.warmup_steps
         rise = 1.0 if local > warmup else self.initial + (1.0 - self.initial) * local / warmup
-        if not self.decay:
+        if not self.config.decay:
             return rise
-        if self.kind == "wsd":
-            decay_steps = round(self.decay_fraction * span)
+        if self.config.schedule == "wsd":
+            decay_steps = round(self.config.decay_fraction * span)
             return rise * min(1.0, (span - local + 1) / (decay_steps + 1))
         progress = max(0.0, (local - warmup) / (span - warmup + 1))
         return rise * 0.5 * (1.0 + math.cos(math.pi * progress))
@@ -47,13 +46,7 @@ def make_schedule(config: TrainConfig, *, first: int, last: int, initial: float)
     """The schedule of a run over steps `first + 1 .. last`, and notes on what was adjusted.
 
     Without `horizon` it spans exactly these steps. With a horizon it is the schedule of one long run over
-    steps 1 .. horizon, of which this run is a part.
-
-    Args:
-        config: the run's `train` section.
-        first: steps done before this run.
-        last: the run's last step.
-        initial: the schedule's factor at `first`, as the checkpoint recorded it (0 from scratch).
+    steps 1 .. horizon, of which this run is a part. `initial` is the factor at `first` that the checkpoint recorded.
 
     Raises:
         ConfigError: the horizon ends before the run does.
@@ -68,21 +61,11 @@ def make_schedule(config: TrainConfig, *, first: int, last: int, initial: float)
         start, end = 0, config.horizon
         initial = 1.0 if initial >= 1.0 else 0.0  # at the peak already: no second warm-up
     notes = []
-    warmup = config.warmup_steps
     longest = max(1, (end - start) // 10)
-    if warmup > longest and initial < 1.0:
-        notes.append(f"warm-up cut from {warmup} to {longest} steps, a tenth of the schedule")
-        warmup = longest
-    schedule = Schedule(
-        kind=config.schedule,
-        start=start,
-        end=end,
-        warmup_steps=warmup,
-        decay=config.decay,
-        decay_fraction=config.decay_fraction,
-        initial=initial,
-    )
-    return schedule, notes
+    if config.warmup_steps > longest and initial < 1.0:
+        notes.append(f"warm-up cut from {config.warmup_steps} to {longest} steps, a tenth of the schedule")
+        config = config.model_copy(update={"warmup_steps": longest})
+    return Schedule(config, start, end, initial), notes
 
 
 @dataclass(frozen=True)
@@ -106,11 +89,11 @@ def phases(schedule: Schedule, lr: float, *, first: int, last: int) -> list[Phas
 
     Where warm-up and decay overlap, which a decay over the whole run does, all of it counts as decay but the rise.
     """
-    start, end = schedule.start, schedule.end
-    rising = min(end, start + schedule.warmup_steps) if schedule.initial < 1.0 else start
+    start, end, config = schedule.start, schedule.end, schedule.config
+    rising = min(end, start + schedule.warmup_steps)
     level = end
-    if schedule.decay:
-        level = end - round(schedule.decay_fraction * (end - start)) if schedule.kind == "wsd" else rising
+    if config.decay:
+        level = end - round(config.decay_fraction * (end - start)) if config.schedule == "wsd" else rising
     level = max(level, rising)
     found: list[Phase] = []
     for name, after, until in (("warm-up", start, rising), ("peak", rising, level), ("decay", level, end)):
@@ -125,4 +108,4 @@ def schedule_line(schedule: Schedule, lr: float, *, first: int, last: int) -> st
     text = ", ".join(map(str, phases(schedule, lr, first=first, last=last)))
     if (schedule.start, schedule.end) != (first, last):
         text += f" (part of a schedule over steps {schedule.start + 1}-{schedule.end})"
-    return text if schedule.decay else f"{text}, no decay"
+    return text if schedule.config.decay else f"{text}, no decay"

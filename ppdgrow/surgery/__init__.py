@@ -3,13 +3,12 @@
 A plan says, for each new tensor, from which old one it is made and how. Applying it maps config, weights and
 optimizer state alike, without building a model.
 
-May import nn, config and all below.
+May import optim, nn, config and all below.
 """
 
-from ppdgrow.surgery.apply import apply_plan, remove_blocks, theta_digest
+from ppdgrow.surgery.apply import apply_plan, remove_blocks, theta_digest, untie
 from ppdgrow.surgery.plan import METHODS, GrowthPlan, GrowthRequest, plan_growth
 from ppdgrow.surgery.positions import describe_positions, select_pair
-from ppdgrow.surgery.untie import untie
 
 __all__ = [
     "METHODS",

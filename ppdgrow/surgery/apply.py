@@ -1,44 +1,29 @@
-"""Applying a plan and taking blocks out: pure functions on named tensors."""
+"""Applying a plan, untying its pairs, taking blocks out: pure functions on named tensors."""
 
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from functools import partial
-from typing import Protocol
 
 import torch
 from torch import Tensor
 
 from ppdgrow.config.architecture import Architecture
 from ppdgrow.config.growth import Moments
+from ppdgrow.nn.branches import OUTPUT_PROJECTION
 from ppdgrow.nn.init import initial_tensor
 from ppdgrow.nn.parts import NAMES, BlockNames
+from ppdgrow.optim.update_rules import update_that_keeps
 from ppdgrow.surgery.plan import GrowthPlan
 from ppdgrow.surgery.sources import Origin
 
 Tensors = Mapping[str, Tensor]
-MomentsByName = Mapping[str, Mapping[str, Tensor]]
-
-
-class StateRules(Protocol):
-    """How optimizer state follows its parameter, which is an optimizer's to say."""
-
-    def copied(self, state: Tensors, cut: Callable[[Tensor], Tensor], *, momentum: bool) -> dict[str, Tensor]:
-        """That of a slice of the parameter; without `momentum`, what moves it is zero."""
-
-    def negated(self, state: Tensors) -> dict[str, Tensor]:
-        """That of the negative of the parameter."""
+MomentsByName = Mapping[str, Tensors]
 
 
 def apply_plan(
-    plan: GrowthPlan,
-    tensors: Tensors,
-    moments: MomentsByName,
-    *,
-    policy: Moments,
-    seed: int,
-    rules_for: Callable[[Tensors], StateRules] | None = None,
+    plan: GrowthPlan, tensors: Tensors, moments: MomentsByName, *, policy: Moments, seed: int
 ) -> tuple[dict[str, Tensor], dict[str, dict[str, Tensor]]]:
     """Weights and optimizer state of the grown model; those of older parameters are passed through.
 
@@ -49,18 +34,14 @@ def apply_plan(
         policy: `fresh` gives new parameters no state, `copy_v` the second moment and step count of their
             source, `copy` the first moment too.
         seed: of the tensors that are drawn.
-        rules_for: of the optimizer that keeps some state; not needed where there are no moments.
     """
-    num_layers = plan.architecture.num_layers
     grown = dict(tensors)
     grown_moments = {name: dict(state) for name, state in moments.items()}
     for origin in plan.origins:
-        grown[origin.name] = _make(origin, tensors, seed, num_layers)
-        state = moments.get(origin.source) if origin.source is not None else None
-        if policy != "fresh" and state is not None:
-            assert rules_for is not None
-            cut = partial(_cut, origin=origin)
-            grown_moments[origin.name] = rules_for(state).copied(state, cut, momentum=policy == "copy")
+        grown[origin.name] = _make(origin, tensors, seed, plan.architecture.num_layers)
+        if policy != "fresh" and origin.source is not None and origin.source in moments:
+            state, cut = moments[origin.source], partial(_cut, origin)
+            grown_moments[origin.name] = update_that_keeps(state).copied(state, cut, momentum=policy == "copy")
     return grown, grown_moments
 
 
@@ -68,16 +49,43 @@ def _make(origin: Origin, tensors: Tensors, seed: int, num_layers: int) -> Tenso
     shape = origin.part.shapes[origin.tensor]
     if origin.how == "zero":
         return torch.zeros(shape)
-    if origin.how == "random" or origin.source is None:
+    if origin.source is None:
         deviation = origin.part.deviation(origin.tensor, num_layers)
         made = initial_tensor(origin.name, shape, seed=seed, deviation=deviation)
     else:
-        made = _cut(tensors[origin.source], origin)
+        made = _cut(origin, tensors[origin.source])
     return made if origin.factor == 1.0 else made * origin.factor
 
 
-def _cut(tensor: Tensor, origin: Origin) -> Tensor:
+def _cut(origin: Origin, tensor: Tensor) -> Tensor:
     return tensor[origin.cut].clone(memory_format=torch.contiguous_format) if origin.cut else tensor.clone()
+
+
+def untie(
+    architecture: Architecture, tensors: Tensors, moments: MomentsByName, *, names: BlockNames = NAMES
+) -> tuple[Architecture, dict[str, Tensor], dict[str, dict[str, Tensor]]]:
+    """Give every tied pair its second member, folded: theta- is theta+ with negated output projections.
+
+    The function is unchanged to the bit. Momentum is negated with the weights, so that stale momentum moves
+    both members alike (in unfolded signs) and leaves the function unchanged.
+    """
+    tied = {block.id for block in architecture.pairs if block.state == "tied"}
+    blocks = tuple(
+        block.model_copy(update={"state": "untied"}) if block.id in tied else block for block in architecture.blocks
+    )
+    untied = dict(tensors)
+    untied_moments = {name: dict(state) for name, state in moments.items()}
+    for name, tensor in tensors.items():
+        place = names.parse(name)
+        if place is None or place.block not in tied:
+            continue
+        second, negated = names.second_member(place), place.tensor in OUTPUT_PROJECTION
+        untied[second] = -tensor if negated else tensor.clone()
+        if name in moments:
+            state = moments[name]
+            copies = {key: value.clone() for key, value in state.items()}
+            untied_moments[second] = update_that_keeps(state).negated(state) if negated else copies
+    return architecture.with_blocks(blocks), untied, untied_moments
 
 
 def remove_blocks(

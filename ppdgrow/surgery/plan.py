@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from typing import Literal
 
-from ppdgrow.config.architecture import Architecture, BlockSpec
+from ppdgrow.config.architecture import Architecture, BlockSpec, PairState
 from ppdgrow.config.growth import Method, Moments, Source
 from ppdgrow.config.kinds import ATTENTION_FIRST, FAMILIES, KINDS
 from ppdgrow.errors import ConfigError
@@ -59,25 +61,26 @@ class GrowthRequest:
 
 @dataclass(frozen=True)
 class GrowthPlan:
-    """A growth, worked out: the grown architecture and the origin of each tensor that it adds."""
+    """A growth, worked out: the grown architecture, its new blocks and the origin of each of their tensors."""
 
     architecture: Architecture
+    blocks: tuple[BlockSpec, ...]
     origins: tuple[Origin, ...]
-    ids: tuple[str, ...]
-    kinds: tuple[str, ...]
     positions: tuple[int, ...]
     notes: tuple[str, ...] = ()
 
     @property
+    def ids(self) -> tuple[str, ...]:
+        return tuple(block.id for block in self.blocks)
+
+    @property
+    def kinds(self) -> tuple[str, ...]:
+        return tuple(block.kind for block in self.blocks)
+
+    @property
     def theta_0(self) -> str:
         """How the new tensors are made, in words: copied, sliced, drawn, zeroed, or several of these."""
-        return " and ".join(sorted({_in_a_word(origin) for origin in self.origins}))
-
-
-def _in_a_word(origin: Origin) -> str:
-    if origin.how == "copy":
-        return "sliced" if origin.cut else "copied"
-    return "drawn at random" if origin.how == "random" else "zeroed"
+        return " and ".join(sorted({origin.in_words for origin in self.origins}))
 
 
 def plan_growth(
@@ -88,14 +91,9 @@ def plan_growth(
     used_ids: frozenset[str] = frozenset(),
     names: BlockNames = NAMES,
 ) -> GrowthPlan:
-    """Work out a growth of `architecture` at optimizer step `step`.
+    """Work out a growth of `architecture` at optimizer step `step`, which the new blocks record as `born`.
 
-    Args:
-        architecture: the model to grow.
-        request: what to add.
-        step: recorded as the new blocks' `born`.
-        used_ids: ids that earlier blocks of this lineage had, never given again.
-        names: of the model's tensors.
+    The ids that earlier blocks of this lineage had, `used_ids`, are never given again; `names` are of the tensors.
 
     Raises:
         ConfigError: a position, kind, source or width that does not fit.
@@ -117,7 +115,16 @@ def plan_growth(
 class PairMethod:
     """Identity-cancelling pairs, tied: the project's own."""
 
+    name: str = "pair"
     preserves_function: bool = True
+
+    def label(self, kinds: Sequence[str]) -> str:
+        """What tells such a growth from others, in a word."""
+        return "/".join(dict.fromkeys(kinds))
+
+    def describe(self, kinds: Sequence[str]) -> str:
+        """What the new blocks are, in words."""
+        return f"{len(kinds)} {self.label(kinds)} pair{'' if len(kinds) == 1 else 's'}"
 
     def plan(
         self, old: Architecture, request: GrowthRequest, step: int, used_ids: frozenset[str], names: BlockNames
@@ -125,11 +132,7 @@ class PairMethod:
         kinds = request.kinds_for(old)
         _check_pair_fit(old, request, kinds)
         places = resolve_positions(request.position, len(old.blocks), request.pairs)
-        ids = _next_ids("p", request.pairs, used_ids)
-        specs = tuple(
-            BlockSpec(id=block_id, type="pair", kind=kind, state="tied", born=step)
-            for block_id, kind in zip(ids, kinds, strict=True)
-        )
+        specs = _new_blocks("pair", kinds, step, used_ids)
         grown = _insert(old, places, specs)
         origins: list[Origin] = []
         notes: dict[str, None] = {}
@@ -142,7 +145,7 @@ class PairMethod:
                 origins += part_origins(part, source, scale=request.scale, names=names)
         if request.scale != 1.0 and not all(KINDS[kind].additive for kind in kinds):
             notes["pairs of linear maps have no output projections: --scale does not apply to them"] = None
-        return GrowthPlan(grown, tuple(origins), ids, kinds, places, tuple(notes))
+        return GrowthPlan(grown, specs, tuple(origins), places, tuple(notes))
 
 
 def _check_pair_fit(architecture: Architecture, request: GrowthRequest, kinds: tuple[str, ...]) -> None:
@@ -192,20 +195,26 @@ class LayerMethod:
     which zeroes the output projections. Pairs are not copied.
     """
 
+    name: str
     preserves_function: bool
     copies: bool
     zero_outputs: bool = False
+
+    def label(self, kinds: Sequence[str]) -> str:
+        return self.name
+
+    def describe(self, kinds: Sequence[str]) -> str:
+        return f"{len(kinds)} {kinds[0]} layer{'' if len(kinds) == 1 else 's'} by method {self.name}"
 
     def plan(
         self, old: Architecture, request: GrowthRequest, step: int, used_ids: frozenset[str], names: BlockNames
     ) -> GrowthPlan:
         layers = [index for index, block in enumerate(old.blocks) if block.type == "layer"]
         if self.copies and not layers:
-            raise ConfigError(f"method {request.method} copies ordinary layers, and the model has none")
+            raise ConfigError(f"method {self.name} copies ordinary layers, and the model has none")
         insertions = resolve_positions(request.position, len(old.blocks), request.pairs)
         places = tuple(place for place in insertions for _ in range(2))
-        ids = _next_ids("l", len(places), used_ids)
-        specs = tuple(BlockSpec(id=block_id, type="layer", kind=old.layer_kind, born=step) for block_id in ids)
+        specs = _new_blocks("layer", (old.layer_kind,) * len(places), step, used_ids)
         grown = _insert(old, places, specs)
         origins: list[Origin] = []
         for index, (place, spec) in enumerate(zip(places, specs, strict=True)):
@@ -219,35 +228,42 @@ class LayerMethod:
                 for origin in part_origins(part, source, scale=request.scale, names=names):
                     zeroed = self.zero_outputs and origin.tensor in OUTPUT_PROJECTION
                     origins.append(replace(origin, how="zero", factor=1.0) if zeroed else origin)
-        return GrowthPlan(grown, tuple(origins), ids, (old.layer_kind,) * len(ids), places, self._notes(request))
-
-    def _notes(self, request: GrowthRequest) -> tuple[str, ...]:
         notes = []
         if request.kinds != GrowthRequest.kinds or request.source is not None:
-            notes.append(f"method {request.method} adds whole layers: --pair and --source do not apply")
+            notes.append(f"method {self.name} adds whole layers: --pair and --source do not apply")
         if self.zero_outputs and request.scale != 1.0:
-            notes.append(f"method {request.method} has zero output projections: --scale does not apply")
-        return tuple(notes)
+            notes.append(f"method {self.name} has zero output projections: --scale does not apply")
+        return GrowthPlan(grown, specs, tuple(origins), places, tuple(notes))
 
 
 # The closed registry of growth methods; each says whether the function stays the same to the bit.
 METHODS: dict[str, PairMethod | LayerMethod] = {
-    "pair": PairMethod(),
-    "zero": LayerMethod(preserves_function=True, copies=True, zero_outputs=True),
-    "copy": LayerMethod(preserves_function=False, copies=True),
-    "fresh": LayerMethod(preserves_function=False, copies=False),
+    method.name: method
+    for method in (
+        PairMethod(),
+        LayerMethod("zero", preserves_function=True, copies=True, zero_outputs=True),
+        LayerMethod("copy", preserves_function=False, copies=True),
+        LayerMethod("fresh", preserves_function=False, copies=False),
+    )
 }
 
 
-def _next_ids(letter: str, count: int, used_ids: frozenset[str]) -> tuple[str, ...]:
+def _new_blocks(
+    block_type: Literal["pair", "layer"], kinds: tuple[str, ...], step: int, used_ids: frozenset[str]
+) -> tuple[BlockSpec, ...]:
+    """With ids that are `p` or `l` and a number above all that were used."""
+    letter = block_type[0]
+    state: PairState | None = "tied" if block_type == "pair" else None
     highest = max((int(block_id[1:]) for block_id in used_ids if block_id[0] == letter), default=0)
-    return tuple(f"{letter}{highest + number}" for number in range(1, count + 1))
+    return tuple(
+        BlockSpec(id=f"{letter}{number}", type=block_type, kind=kind, state=state, born=step)
+        for number, kind in enumerate(kinds, highest + 1)
+    )
 
 
 def _insert(architecture: Architecture, places: tuple[int, ...], specs: tuple[BlockSpec, ...]) -> Architecture:
-    blocks: list[BlockSpec] = []
-    waiting = list(zip(places, specs, strict=True))
-    for index in range(len(architecture.blocks) + 1):
-        blocks += [spec for place, spec in waiting if place == index]
-        blocks += architecture.blocks[index : index + 1]
+    """The new blocks at places that rise."""
+    blocks = list(architecture.blocks)
+    for place, spec in reversed(list(zip(places, specs, strict=True))):
+        blocks.insert(place, spec)
     return architecture.with_blocks(tuple(blocks))

@@ -30,25 +30,26 @@ class Origin:
     cut: Cut = ()
     factor: float = 1.0
 
+    @property
+    def in_words(self) -> str:
+        if self.how == "copy":
+            return "sliced" if self.cut else "copied"
+        return "drawn at random" if self.how == "random" else "zeroed"
+
 
 def part_origins(new: BlockPart, old: BlockPart | None, *, scale: float, names: BlockNames) -> Iterator[Origin]:
-    """Origins of the tensors of one new branch or linear map.
+    """Origins of the tensors of a new branch or linear map; `scale` is a factor on its output projection.
 
-    Args:
-        new: what is to be made.
-        old: what it copies (equal widths) or is cut from (full width); None draws it.
-        scale: factor on the output projection.
-        names: of the model's tensors.
+    It copies `old` where the widths are equal, is cut from it where that has the full width, and is drawn without one.
     """
     for tensor in new.shapes:
         factor = scale if tensor in OUTPUT_PROJECTION else 1.0
         name = new.called(tensor, names)
         if old is None:
             yield Origin(name, new, tensor, "random", factor=factor)
-        elif old.config.channels == new.config.channels:
-            yield Origin(name, new, tensor, "copy", old.called(tensor, names), factor=factor)
         else:
-            cut, cut_factor = slice_cut(new, tensor)
+            whole = old.config.channels == new.config.channels
+            cut, cut_factor = ((), 1.0) if whole else slice_cut(new, tensor)
             yield Origin(name, new, tensor, "copy", old.called(tensor, names), cut, factor * cut_factor)
 
 

@@ -18,7 +18,6 @@ from ppdgrow.data import Dataset
 from ppdgrow.engine.loop import is_due
 from ppdgrow.errors import InvalidInputError
 from ppdgrow.nn.init import initial_tensors
-from ppdgrow.optim.update_rules import update_that_keeps
 from ppdgrow.surgery import untie
 from ppdgrow.training.context import Parent, RunContext, input_spec_of, refuse_changed_data, say_stored_type, task_of
 
@@ -56,9 +55,7 @@ def first_start(parent: Parent | None, recipe: Recipe, dataset: Dataset) -> Star
 def start_from(checkpoint: Checkpoint) -> Start:
     """The start that a checkpoint is, its tied pairs untied."""
     state = checkpoint.state
-    architecture, tensors, moments = untie(
-        checkpoint.architecture, checkpoint.tensors, checkpoint.moments, update_that_keeps
-    )
+    architecture, tensors, moments = untie(checkpoint.architecture, checkpoint.tensors, checkpoint.moments)
     start = Start(architecture, tensors, moments, checkpoint.rng, state.step, state.lr_factor, state.ledger)
     return replace(start, validation=state.validation, shards=checkpoint.shards)
 

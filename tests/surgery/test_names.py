@@ -29,7 +29,7 @@ class OtherNames(BlockNames):
         member, _, block_id = block.partition("_")
         members = {value: key for key, value in MEMBERS.items()}
         roles = {value: key for key, value in ROLES.items()}
-        return TensorName(block_id, members[member], roles[role], tensor)  # type: ignore[arg-type]
+        return TensorName(block_id, members[member], roles[role], tensor)
 
 
 OTHERS = OtherNames()

@@ -15,7 +15,7 @@ from ppdgrow.errors import ConfigError
 from ppdgrow.nn.init import initial_tensors
 from ppdgrow.nn.model import Model, build_model, tensor_shapes
 from ppdgrow.optim.optimizer import NamedOptimizer
-from ppdgrow.optim.update_rules import OPTIMIZERS, AdamW, Muon, Update, update_that_keeps, updates_of
+from ppdgrow.optim.update_rules import OPTIMIZERS, AdamW, Muon, Update, updates_of
 from ppdgrow.surgery import GrowthRequest, apply_plan, plan_growth, remove_blocks, select_pair, theta_digest, untie
 from ppdgrow.surgery.positions import describe_positions, resolve_positions
 
@@ -55,9 +55,7 @@ def logits(arch: Architecture, tensors: dict[str, Tensor]) -> Tensor:
 
 def grow(arch: Architecture, tensors: dict[str, Tensor], request: GrowthRequest, state: MomentsByName | None = None):  # type: ignore[no-untyped-def]
     plan = plan_growth(arch, request, step=9)
-    grown, grown_state = apply_plan(
-        plan, tensors, state or {}, policy=request.moments, seed=1, rules_for=update_that_keeps
-    )
+    grown, grown_state = apply_plan(plan, tensors, state or {}, policy=request.moments, seed=1)
     return plan, grown, grown_state
 
 
@@ -241,7 +239,7 @@ def test_stale_momentum_moves_both_members_alike() -> None:
     arch = architecture()
     old = weights(arch)
     plan, grown, state = grow(arch, old, GrowthRequest(moments="copy"), moments(old))
-    untied_arch, untied, untied_state = untie(plan.architecture, grown, state, update_that_keeps)
+    untied_arch, untied, untied_state = untie(plan.architecture, grown, state)
     plus, minus = "blocks.p1.plus.f.out.weight", "blocks.p1.minus.f.out.weight"
     assert torch.equal(untied_state[minus]["exp_avg"], -untied_state[plus]["exp_avg"])
     assert torch.equal(untied_state[minus]["exp_avg_sq"], untied_state[plus]["exp_avg_sq"])
@@ -268,7 +266,7 @@ def test_a_step_on_stale_momentum_alone_leaves_the_function_unchanged(optimizer:
     updates = updates_of(build_model(arch, old, CPU), optimizer)
     state = {name: moments({name: tensor}, updates[name])[name] for name, tensor in old.items()}
     plan, grown, grown_state = grow(arch, old, GrowthRequest(moments="copy"), state)
-    untied_arch, untied, untied_state = untie(plan.architecture, grown, grown_state, update_that_keeps)
+    untied_arch, untied, untied_state = untie(plan.architecture, grown, grown_state)
     if damaged:
         name = "blocks.p1.minus.f.out.weight"
         untied_state[name] = updates["blocks.l1.g.out.weight"].negated(untied_state[name])
