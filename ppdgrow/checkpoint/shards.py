@@ -5,11 +5,13 @@ A tensor keeps its shard for life: growth puts new tensors into new shards, remo
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass
 from pathlib import Path
+from typing import Any, NamedTuple
 
+import torch
 from safetensors import SafetensorError, safe_open
 from safetensors.torch import load_file, save_file
 from torch import Tensor
@@ -21,6 +23,7 @@ SINGLE = "model.safetensors"
 INDEX = "model.safetensors.index.json"
 SHARD = "model-{:05d}.safetensors"
 TRAINER_TENSORS = "trainer_state.safetensors"
+SAFETENSORS_NAMES = {torch.uint8: "U8", torch.float16: "F16", torch.bfloat16: "BF16", torch.float64: "F64"}
 
 
 def weight_files(folder: Path) -> dict[str, str]:
@@ -44,8 +47,7 @@ def weight_files(folder: Path) -> dict[str, str]:
     return mapping
 
 
-@dataclass(frozen=True)
-class TensorHeader:
+class TensorHeader(NamedTuple):
     """What a safetensors file says of a tensor: its type, such as `F32`, and its shape."""
 
     dtype: str
@@ -131,10 +133,23 @@ def write_safetensors(tensors: Mapping[str, Tensor], path: Path) -> None:
     follow_umask(path)
 
 
+def safetensors_bytes(tensors: Mapping[str, Tensor]) -> int:
+    """The size of a file: a length of 8 bytes, a JSON header that is filled up to a multiple of 8, the content."""
+    header: dict[str, Any] = {"__metadata__": {"format": "pt"}}
+    end = 0
+    for name in sorted(tensors, key=lambda name: (-tensors[name].dtype.itemsize, name)):
+        tensor, start = tensors[name], end
+        end += tensor.nbytes
+        dtype = SAFETENSORS_NAMES.get(tensor.dtype, "F32")
+        header[name] = {"dtype": dtype, "shape": list(tensor.shape), "data_offsets": [start, end]}
+    length = len(json.dumps(header, separators=(",", ":"), ensure_ascii=False).encode("utf-8"))
+    return 8 + length + -length % 8 + end
+
+
 def write_weights(
     tensors: Mapping[str, Tensor], folder: Path, *, shard_bytes: int, assignment: Mapping[str, str]
-) -> list[str]:
-    """Write the weights into an existing folder and return the names of the files.
+) -> None:
+    """Write the weights into an existing folder.
 
     Args:
         tensors: by name.
@@ -153,7 +168,7 @@ def write_weights(
     size = sum(tensor.nbytes for tensor in tensors.values())
     if not assignment and size <= shard_bytes:
         write_safetensors(tensors, folder / SINGLE)
-        return [SINGLE]
+        return
     shards: dict[str, dict[str, Tensor]] = {}
     for name, tensor in tensors.items():
         if name in assignment:
@@ -170,4 +185,3 @@ def write_weights(
     weight_map = dict(sorted((name, file) for file in shards for name in shards[file]))
     index = {"metadata": {"total_size": size}, "weight_map": weight_map}
     (folder / INDEX).write_text(json_text(index), encoding="utf-8")
-    return [INDEX, *sorted(shards)]
