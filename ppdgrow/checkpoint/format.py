@@ -174,11 +174,8 @@ def read_checkpoint(folder: Path, *, optimizer: bool = True) -> Checkpoint:
 def verify(folder: Path) -> tuple[Architecture, TrainerState, str | None]:
     """Hold every file of a checkpoint against the manifest, and its content against the format.
 
-    All that `read_checkpoint` would refuse is refused here, without loading a tensor; what it needs beside them is
-    returned.
-
-    Raises:
-        InvalidInputError: a file is missing, of another size, has another sha256, or is not what it should be.
+    All that `read_checkpoint` would refuse is refused here, with an `InvalidInputError`, without loading a tensor; what
+    it reads beside them is returned: architecture, state, tokenizer.
     """
     listed = _listed_files(folder)
     for name, expected in listed.items():
@@ -275,20 +272,12 @@ def _read_text(path: Path) -> str:
 
 
 def read_config(folder: Path) -> Architecture:
-    """The architecture of a checkpoint, without its tensors.
-
-    Raises:
-        InvalidInputError: config.json is missing or not a valid architecture.
-    """
+    """The architecture of a checkpoint, without its tensors; an `InvalidInputError` if config.json is not one."""
     return _read_model(Architecture, plain_file(folder, CONFIG))
 
 
 def read_state(folder: Path) -> TrainerState:
-    """The trainer state of a checkpoint, without its tensors.
-
-    Raises:
-        InvalidInputError: trainer_state.json is missing or not valid.
-    """
+    """The trainer state of a checkpoint, without its tensors; an `InvalidInputError` if the file is not one."""
     return _read_model(TrainerState, plain_file(folder, STATE))
 
 
@@ -312,11 +301,7 @@ def _refuse_newer(path: Path, document: Any) -> None:
 
 
 def manifest_digest(folder: Path) -> str:
-    """The identity of a checkpoint: sha256 of its manifest, and so of all that the manifest lists.
-
-    Raises:
-        InvalidInputError: there is no manifest.
-    """
+    """The identity of a checkpoint: sha256 of its manifest, and so of all that the manifest lists."""
     path = _manifest(folder)
     with readable(path):
         return sha256_file(path)

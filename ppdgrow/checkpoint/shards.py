@@ -1,6 +1,7 @@
 """Weight files: one `model.safetensors`, or shards with an index as Hugging Face writes them.
 
-A tensor keeps its shard for life: growth puts new tensors into new shards, removal drops empty ones.
+A tensor keeps its shard for life: growth puts new tensors into new shards, removal drops empty ones. What cannot be
+read is an `InvalidInputError` of one line that names the file.
 """
 
 from __future__ import annotations
@@ -27,11 +28,7 @@ SAFETENSORS_NAMES = {torch.uint8: "U8", torch.float16: "F16", torch.bfloat16: "B
 
 
 def weight_files(folder: Path) -> dict[str, str]:
-    """Which file of a sharded checkpoint holds which tensor; empty for a single file.
-
-    Raises:
-        InvalidInputError: the index is not what it should be, or names a file that is not plain.
-    """
+    """Which file of a sharded checkpoint holds which tensor, by its index; empty for a single file."""
     if not (folder / INDEX).exists():
         return {}
     document = read_json(plain_file(folder, INDEX))
@@ -55,11 +52,7 @@ class TensorHeader(NamedTuple):
 
 
 def weight_layout(folder: Path) -> dict[str, dict[str, TensorHeader]]:
-    """The tensors of each weight file of a checkpoint, from the headers alone.
-
-    Raises:
-        InvalidInputError: a file is missing, cut off or not safetensors, or a tensor is not where the index says.
-    """
+    """The tensors of each weight file of a checkpoint, from the headers alone; each is where the index says."""
     mapping = weight_files(folder)
     if not mapping:
         return {SINGLE: tensor_headers(plain_file(folder, SINGLE))}
@@ -77,20 +70,12 @@ def weight_layout(folder: Path) -> dict[str, dict[str, TensorHeader]]:
 
 
 def read_weights(folder: Path) -> dict[str, Tensor]:
-    """All weights of a checkpoint on the CPU.
-
-    Raises:
-        InvalidInputError: see `weight_layout`.
-    """
+    """All weights of a checkpoint on the CPU."""
     return {name: tensor for file in weight_layout(folder) for name, tensor in read_safetensors(folder / file).items()}
 
 
 def tensor_headers(path: Path) -> dict[str, TensorHeader]:
-    """The tensors in a safetensors file, from a header that fits the file's size and names nothing twice.
-
-    Raises:
-        InvalidInputError: it is not a whole safetensors file.
-    """
+    """The tensors in a safetensors file, from a header that fits the file's size and names nothing twice."""
     with _whole_safetensors(path), safe_open(path, framework="pt") as file:
         names = list(file.keys())
         with path.open("rb") as raw:
@@ -100,11 +85,6 @@ def tensor_headers(path: Path) -> dict[str, TensorHeader]:
 
 
 def read_safetensors(path: Path) -> dict[str, Tensor]:
-    """Load one file.
-
-    Raises:
-        InvalidInputError: it is not a whole safetensors file.
-    """
     with _whole_safetensors(path):
         return load_file(path)
 
@@ -119,11 +99,7 @@ def _whole_safetensors(path: Path) -> Iterator[None]:
 
 
 def write_safetensors(tensors: Mapping[str, Tensor], path: Path) -> None:
-    """Save one file with the mode that the umask asks for.
-
-    Raises:
-        OSError: the file system refused.
-    """
+    """Save one file with the mode that the umask asks for; what the file system refuses is an `OSError`."""
     whole = {name: tensor.contiguous() for name, tensor in tensors.items()}
     try:
         save_file(whole, path, metadata={"format": "pt"})
@@ -149,17 +125,9 @@ def safetensors_bytes(tensors: Mapping[str, Tensor]) -> int:
 def write_weights(
     tensors: Mapping[str, Tensor], folder: Path, *, shard_bytes: int, assignment: Mapping[str, str]
 ) -> None:
-    """Write the weights into an existing folder.
+    """Write the weights into an existing folder, in several files if they are larger than `shard_bytes`.
 
-    Args:
-        tensors: by name.
-        folder: where to.
-        shard_bytes: a set of tensors larger than this is cut into several files.
-        assignment: shard files of tensors that already have one.
-
-    Raises:
-        ValueError: the assignment names a file that is not a plain `*.safetensors`.
-        OSError: the file system refused.
+    `assignment` names the shard of each tensor that already has one; a `ValueError` if that is no plain name.
     """
     taken = set(assignment.values())
     for file in taken:
