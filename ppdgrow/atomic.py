@@ -56,11 +56,7 @@ def fsync_path(path: Path) -> None:
 
 
 def free_bytes(path: Path) -> int:
-    """Free space where `path` is or would be made.
-
-    Raises:
-        OSError: the file system cannot be asked.
-    """
+    """Free space where `path` is or would be made; an `OSError` if the file system cannot be asked."""
     path = path.absolute()
     return shutil.disk_usage(next(place for place in (path, *path.parents) if place.exists())).free
 
@@ -71,10 +67,10 @@ def storage_errors(path: Path, needed: int | None = None) -> Iterator[None]:
     try:
         yield
     except OSError as error:
-        raise refusal(f"cannot write {str(path)!r}", path, error, format_bytes(needed) if needed else None) from error
+        raise _refusal(path, error, format_bytes(needed) if needed else None) from error
 
 
-def refusal(what: str, path: Path, error: OSError, needed: str | None = None) -> StorageError:
+def _refusal(path: Path, error: OSError, needed: str | None) -> StorageError:
     """The one-line error of a write that failed, with a way out that fits the reason."""
     reason = error.strerror or " ".join(str(error).split())
     # safetensors gives the number only in its text.
@@ -90,7 +86,7 @@ def refusal(what: str, path: Path, error: OSError, needed: str | None = None) ->
         advice = "Make it writable or choose another folder with --out"
     elif number in VANISHED:
         advice = "If its folder was moved or removed meanwhile, bring it back and give the same command again"
-    return StorageError(f"{what}: {reason}; nothing that was there is lost. {advice}")
+    return StorageError(f"cannot write {str(path)!r}: {reason}; nothing that was there is lost. {advice}")
 
 
 def write_file(path: Path, text: str) -> None:
@@ -105,11 +101,7 @@ def write_file(path: Path, text: str) -> None:
 
 
 def replace_file(path: Path, data: bytes) -> None:
-    """Replace `path` by some bytes, whole or not at all.
-
-    Raises:
-        OSError: an older file is left as it was.
-    """
+    """Replace `path` by some bytes, whole or not at all: at an `OSError` an older file is left as it was."""
     sweep_leftovers(path.parent, OWN_PREFIX)
     temporary, descriptor = _new_temporary(path.parent, folder=False)
     try:
@@ -140,35 +132,31 @@ def new_folder(path: Path, *, replace: bool = True) -> Iterator[Path]:
             path = path.parent.resolve() / path.name  # the link goes, what it points to stays
         else:
             path = path.resolve()  # a link to a folder stays a link
-        made = _make_parents(path.parent)
+        missing = [place for place in path.parents if not place.exists()]  # innermost first
+        path.parent.mkdir(parents=True, exist_ok=True)
         try:
             sweep_leftovers(path.parent, OWN_PREFIX)
-            with _temporary_folder(path.parent) as temporary:
-                try:
-                    yield temporary
-                    for file in (*temporary.rglob("*"), temporary):
-                        fsync_path(file)
-                    _move_in(temporary, path, replace=replace)
-                except OSError as error:
-                    written = sum(file.stat().st_size for file in temporary.rglob("*") if file.is_file())
-                    shutil.rmtree(temporary, ignore_errors=True)
-                    needed = f"more than {format_bytes(written)}"
-                    raise refusal(f"cannot write {str(path)!r}", path, error, needed) from error
-                except StorageError as error:  # of a file within, which has its name from where it would have gone
-                    raise StorageError(str(error).replace(str(temporary), str(path))) from error
+            temporary, descriptor = _new_temporary(path.parent, folder=True)
+            try:
+                yield temporary
+                for file in (*temporary.rglob("*"), temporary):
+                    fsync_path(file)
+                _move_in(temporary, path, replace=replace)
+            except OSError as error:
+                written = sum(file.stat().st_size for file in temporary.rglob("*") if file.is_file())
+                shutil.rmtree(temporary, ignore_errors=True)
+                raise _refusal(path, error, f"more than {format_bytes(written)}") from error
+            except StorageError as error:  # of a file within, which has its name from where it would have gone
+                raise StorageError(str(error).replace(str(temporary), str(path))) from error
+            finally:
+                shutil.rmtree(temporary, ignore_errors=True)
+                os.close(descriptor)
             fsync_path(path.parent)
         except BaseException:
-            for parent in made:
+            for parent in missing:
                 with suppress(OSError):
                     parent.rmdir()
             raise
-
-
-def _make_parents(folder: Path) -> list[Path]:
-    """The folders that were missing and are made, innermost first."""
-    missing = [place for place in (folder, *folder.parents) if not place.exists()]
-    folder.mkdir(parents=True, exist_ok=True)
-    return missing
 
 
 def _move_in(temporary: Path, path: Path, *, replace: bool) -> None:
@@ -243,6 +231,13 @@ def sweep_leftovers(folder: Path, prefix: str = TEMPORARY_PREFIX) -> None:
                 _remove(leftover)
 
 
+def remove_at_once(path: Path) -> None:
+    """Remove a folder, or a link to one, that must not be seen half removed."""
+    doomed = path.with_name(f"{OWN_PREFIX}{secrets.token_hex(6)}")
+    path.rename(doomed)
+    _remove(doomed)
+
+
 def _remove(path: Path) -> None:
     if path.is_dir() and not path.is_symlink():
         shutil.rmtree(path, ignore_errors=True)
@@ -263,12 +258,17 @@ def _unlocked(path: Path) -> Iterator[bool]:
         os.close(descriptor)
 
 
-def _try_lock(descriptor: int) -> bool:
-    """Lock a file or folder until it is closed, or its process ends in any way; False if that cannot be had."""
+def _try_lock(descriptor: int, *, without_locks: bool = False) -> bool:
+    """Lock a file or folder until it is closed, or its process ends in any way.
+
+    False if another holds it; `without_locks` is the answer on a file system that has none.
+    """
     try:
         fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except OSError:
+    except BlockingIOError:
         return False
+    except OSError:
+        return without_locks
     return True
 
 
@@ -284,31 +284,7 @@ def _new_temporary(parent: Path, *, folder: bool) -> tuple[Path, int]:
                 continue
         else:
             descriptor = os.open(path, os.O_CREAT | os.O_EXCL | os.O_WRONLY, 0o666)
-        if _is_ours(descriptor, path):
-            return path, descriptor
+        with suppress(FileNotFoundError):  # a sweep that came between holds it, or has removed it
+            if _try_lock(descriptor, without_locks=True) and os.path.samestat(os.fstat(descriptor), path.stat()):
+                return path, descriptor
         os.close(descriptor)
-
-
-@contextmanager
-def _temporary_folder(parent: Path) -> Iterator[Path]:
-    """A new folder that is locked; what is left of it at the end is removed."""
-    path, descriptor = _new_temporary(parent, folder=True)
-    try:
-        yield path
-    finally:
-        shutil.rmtree(path, ignore_errors=True)
-        os.close(descriptor)
-
-
-def _is_ours(descriptor: int, path: Path) -> bool:
-    """Lock what was just made. False if a sweep came between, which then holds it or has removed it."""
-    try:
-        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except BlockingIOError:
-        return False
-    except OSError:
-        pass  # without locks, nothing is swept
-    try:
-        return os.path.samestat(os.fstat(descriptor), path.stat())
-    except FileNotFoundError:
-        return False

@@ -51,7 +51,7 @@ class Event(_Line):
         return self.decision != "reject"
 
     def document(self) -> dict[str, Any]:
-        """The line as plain values: the keys that were given."""
+        """The line as plain values."""
         return {"event": self.event, **self.model_dump(exclude_unset=True)}
 
     def line(self) -> str | None:
@@ -263,23 +263,13 @@ class DivergedEvent(_Known):
 
 
 KNOWN: dict[str, type[Event]] = {
-    "train": TrainEvent,
-    "grow": GrowEvent,
-    "remove": RemoveEvent,
-    "check": CheckEvent,
-    "decision": DecisionEvent,
-    "twin": TwinEvent,
-    "skip": SkipEvent,
-    "diverged": DivergedEvent,
+    known.model_fields["event"].default: known
+    for known in (TrainEvent, GrowEvent, RemoveEvent, CheckEvent, DecisionEvent, TwinEvent, SkipEvent, DivergedEvent)
 }
 
 
 def read_events(path: Path) -> list[Event]:
-    """All events of a `growth.jsonl`; an absent file has none.
-
-    Raises:
-        InvalidInputError: a line is not a JSON object, or not an event; the message names file, line and key.
-    """
+    """All events of a `growth.jsonl`; an absent file has none. What is no event is refused as by `read_jsonl`."""
     events: list[Event] = []
 
     def parse(line: Mapping[str, Any], before: Mapping[str, Any] | None) -> str | None:

@@ -6,16 +6,15 @@ there is one, and manifest.json with the sha256 of each, written last: its prese
 
 from __future__ import annotations
 
-import json
 import math
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Annotated, Any, TypeVar
 
 import torch
-from pydantic import BaseModel, ValidationError
+from pydantic import BaseModel, Field, ValidationError
 from torch import Tensor
 
 from ppdgrow.atomic import free_bytes, new_folder, sha256_file, storage_errors
@@ -27,6 +26,7 @@ from ppdgrow.checkpoint.shards import (
     TensorHeader,
     read_safetensors,
     read_weights,
+    safetensors_bytes,
     tensor_headers,
     weight_files,
     weight_layout,
@@ -47,9 +47,7 @@ TOKENIZER = "tokenizer.json"
 FORMAT = 1
 SHARD_BYTES = 5_000_000_000
 STEP_NAME = re.compile(r"step-([0-9]{8}|[1-9][0-9]{8,})")
-SHA256 = re.compile(r"[0-9a-f]{64}")
 FLOATING = ("F32", "BF16", "F16", "F64")
-SAFETENSORS_NAMES = {torch.uint8: "U8", torch.float16: "F16", torch.bfloat16: "BF16", torch.float64: "F64"}
 _Model = TypeVar("_Model", bound=BaseModel)
 
 
@@ -73,6 +71,16 @@ class Checkpoint:
     shards: Mapping[str, str] = field(default_factory=dict)
 
 
+class _ListedFile(BaseModel, strict=True):
+    sha256: Annotated[str, Field(pattern=r"^[0-9a-f]{64}$")]
+    bytes: Annotated[int, Field(ge=0)]
+
+
+class _Manifest(BaseModel, strict=True):
+    format: Annotated[int, Field(ge=FORMAT, le=FORMAT)]
+    files: dict[str, _ListedFile]
+
+
 def step_of(folder: Path) -> int:
     """The step that the name of a checkpoint folder says."""
     return int(folder.name.removeprefix("step-"))
@@ -86,22 +94,34 @@ def write_checkpoint(folder: Path, checkpoint: Checkpoint, *, shard_bytes: int =
     Raises:
         StorageError: not enough space, or the file system refused; what was there is as it was.
     """
-    trainer = _trainer_tensors(checkpoint)
     _check_space(folder, checkpoint_bytes(checkpoint))
     with new_folder(folder) as temporary:
-        files = [CONFIG, STATE, TRAINER_TENSORS]
-        _write_json(temporary / CONFIG, checkpoint.architecture.model_dump(mode="json"))
-        _write_json(temporary / STATE, checkpoint.state.model_dump(mode="json"))
-        write_safetensors(trainer, temporary / TRAINER_TENSORS)
-        files += write_weights(checkpoint.tensors, temporary, shard_bytes=shard_bytes, assignment=checkpoint.shards)
-        if checkpoint.tokenizer is not None:
-            (temporary / TOKENIZER).write_text(checkpoint.tokenizer, encoding="utf-8", newline="")
-            files.append(TOKENIZER)
-        listed = {
-            name: {"sha256": sha256_file(temporary / name), "bytes": (temporary / name).stat().st_size}
-            for name in sorted(files)
-        }
-        _write_json(temporary / MANIFEST, {"format": FORMAT, "files": listed})
+        for name, text in _texts(checkpoint).items():
+            (temporary / name).write_text(text, encoding="utf-8", newline="")
+        write_safetensors(_trainer_tensors(checkpoint), temporary / TRAINER_TENSORS)
+        write_weights(checkpoint.tensors, temporary, shard_bytes=shard_bytes, assignment=checkpoint.shards)
+        sizes = {path.name: path.stat().st_size for path in temporary.iterdir()}
+        manifest = _manifest_text(sizes, {name: sha256_file(temporary / name) for name in sizes})
+        (temporary / MANIFEST).write_text(manifest, encoding="utf-8", newline="")
+
+
+def checkpoint_bytes(checkpoint: Checkpoint) -> int:
+    """Bytes that `write_checkpoint` would take for this checkpoint, whose tensors may be without memory.
+
+    Exact for weights in one file; shards have a header each and an index, a few hundred bytes a tensor.
+    """
+    sizes = {name: len(text.encode("utf-8")) for name, text in _texts(checkpoint).items()}
+    sizes[TRAINER_TENSORS] = safetensors_bytes(_trainer_tensors(checkpoint))
+    sizes[SINGLE] = safetensors_bytes(checkpoint.tensors)
+    return sum(sizes.values()) + len(_manifest_text(sizes, dict.fromkeys(sizes, "0" * 64)))
+
+
+def _texts(checkpoint: Checkpoint) -> dict[str, str]:
+    texts = {
+        CONFIG: json_text(checkpoint.architecture.model_dump(mode="json")),
+        STATE: json_text(checkpoint.state.model_dump(mode="json")),
+    }
+    return texts if checkpoint.tokenizer is None else texts | {TOKENIZER: checkpoint.tokenizer}
 
 
 def _trainer_tensors(checkpoint: Checkpoint) -> dict[str, Tensor]:
@@ -111,40 +131,9 @@ def _trainer_tensors(checkpoint: Checkpoint) -> dict[str, Tensor]:
     return tensors
 
 
-def checkpoint_bytes(checkpoint: Checkpoint) -> int:
-    """Bytes that `write_checkpoint` would take for this checkpoint, whose tensors may be without memory.
-
-    Exact for weights in one file; shards have a header each and an index, a few hundred bytes a tensor.
-    """
-    texts = {
-        CONFIG: json_text(checkpoint.architecture.model_dump(mode="json")),
-        STATE: json_text(checkpoint.state.model_dump(mode="json")),
-    } | ({} if checkpoint.tokenizer is None else {TOKENIZER: checkpoint.tokenizer})
-    sizes = {name: len(text.encode("utf-8")) for name, text in texts.items()}
-    sizes[TRAINER_TENSORS] = _safetensors_bytes(_trainer_tensors(checkpoint))
-    sizes[SINGLE] = _safetensors_bytes(checkpoint.tensors)
-    listed = {name: {"sha256": "0" * 64, "bytes": size} for name, size in sorted(sizes.items())}
-    return sum(sizes.values()) + len(json_text({"format": FORMAT, "files": listed}))
-
-
-def _safetensors_bytes(tensors: Mapping[str, Tensor]) -> int:
-    """The size of a file: a length of 8 bytes, a JSON header that is filled up to a multiple of 8, the content."""
-    header: dict[str, Any] = {"__metadata__": {"format": "pt"}}
-    end = 0
-    for name in sorted(tensors, key=lambda name: (-tensors[name].dtype.itemsize, name)):
-        tensor = tensors[name]
-        start, end = end, end + tensor.nbytes
-        header[name] = {
-            "dtype": SAFETENSORS_NAMES.get(tensor.dtype, "F32"),
-            "shape": list(tensor.shape),
-            "data_offsets": [start, end],
-        }
-    text = json.dumps(header, separators=(",", ":"), ensure_ascii=False).encode("utf-8")
-    return 8 + len(text) + -len(text) % 8 + end
-
-
-def _write_json(path: Path, document: Any) -> None:
-    path.write_text(json_text(document), encoding="utf-8", newline="\n")
+def _manifest_text(sizes: Mapping[str, int], digests: Mapping[str, str]) -> str:
+    files = {name: {"sha256": digests[name], "bytes": sizes[name]} for name in sorted(sizes)}
+    return json_text({"format": FORMAT, "files": files})
 
 
 def _check_space(folder: Path, needed: int) -> None:
@@ -167,50 +156,85 @@ def read_checkpoint(folder: Path, *, optimizer: bool = True) -> Checkpoint:
     Raises:
         InvalidInputError: one line that names the file, what was found and what was expected.
     """
-    verify(folder)
+    architecture, state, tokenizer = verify(folder)
     moments: dict[str, dict[str, Tensor]] = {}
     rng: dict[str, Tensor] = {}
-    if optimizer:
-        for key, tensor in read_safetensors(folder / TRAINER_TENSORS).items():
-            kind, _, name = key.partition(".")
-            if kind == "rng":
-                rng[name] = tensor
-            else:
-                moments.setdefault(name, {})[kind] = tensor.float()
-    tensors = read_weights(folder)
-    return Checkpoint(
-        read_config(folder),
-        {name: tensor.float() for name, tensor in tensors.items()},
-        moments,
-        rng,
-        read_state(folder),
-        _read_tokenizer(folder),
-        next((tensor.dtype for tensor in tensors.values()), torch.float32),
-        weight_files(folder),
-    )
+    for key, tensor in (read_safetensors(folder / TRAINER_TENSORS) if optimizer else {}).items():
+        kind, _, name = key.partition(".")
+        if kind == "rng":
+            rng[name] = tensor
+        else:
+            moments.setdefault(name, {})[kind] = tensor.float()
+    weights = read_weights(folder)
+    stored = next((tensor.dtype for tensor in weights.values()), torch.float32)
+    tensors = {name: tensor.float() for name, tensor in weights.items()}
+    return Checkpoint(architecture, tensors, moments, rng, state, tokenizer, stored, weight_files(folder))
 
 
-def verify(folder: Path) -> None:
+def verify(folder: Path) -> tuple[Architecture, TrainerState, str | None]:
     """Hold every file of a checkpoint against the manifest, and its content against the format.
 
-    All that `read_checkpoint` would refuse is refused here, without loading a tensor.
-
-    Raises:
-        InvalidInputError: a file is missing, of another size, has another sha256, or is not what it should be.
+    All that `read_checkpoint` would refuse is refused here, with an `InvalidInputError`, without loading a tensor; what
+    it reads beside them is returned: architecture, state, tokenizer.
     """
-    listed = _verify_bytes(folder)
-    architecture = read_config(folder)
-    state = read_state(folder)
+    listed = _listed_files(folder)
+    for name, expected in listed.items():
+        _verify_bytes(plain_file(folder, name), expected)
+    architecture, state = read_config(folder), read_state(folder)
     if STEP_NAME.fullmatch(folder.name) and step_of(folder) != state.step:
         raise invalid(folder / STATE, f"step is {state.step}, expected that of the folder's name")
-    _read_tokenizer(folder)
+    tokenizer = _read_text(folder / TOKENIZER) if TOKENIZER in listed else None
     layout = weight_layout(folder)
     for name in (*layout, *([] if SINGLE in layout else [INDEX])):
         if name not in listed:
             raise invalid(folder / name, f"not listed in {MANIFEST}")
     weights = {name: header for headers in layout.values() for name, header in headers.items()}
-    _verify_fit(folder / next(iter(layout)), architecture, weights)
+    _verify_weights(folder / next(iter(layout)), architecture, weights)
     _verify_moments(folder / TRAINER_TENSORS, weights)
+    return architecture, state, tokenizer
+
+
+def _listed_files(folder: Path) -> dict[str, _ListedFile]:
+    path = _manifest(folder)
+    document = read_json(path)
+    _refuse_newer(path, document)
+    try:
+        files = _Manifest.model_validate(document).files
+    except ValidationError as error:
+        key, *entry = (*error.errors(include_url=False)[0]["loc"], "")
+        if key != "files" or entry == [""]:
+            raise invalid(path, f"expected format {FORMAT} with a list of files") from None
+        found = f"entry {entry[0]!r} has no sha256 and size, expected 64 digits of 0-9 and a-f, and a number of bytes"
+        raise invalid(path, found) from None
+    if MANIFEST in files:
+        raise invalid(path, "it lists itself")
+    for required in (CONFIG, STATE, TRAINER_TENSORS):
+        if required not in files:
+            raise invalid(path, f"{required} is not listed")
+    return files
+
+
+def _verify_bytes(path: Path, expected: _ListedFile) -> None:
+    with readable(path):
+        size = path.stat().st_size
+        if size != expected.bytes:
+            raise invalid(path, f"{size} bytes, expected {expected.bytes}: cut off or altered")
+        digest = sha256_file(path)
+    if digest != expected.sha256:
+        raise invalid(path, f"sha256 {digest[:12]}.., expected {expected.sha256[:12]}..: altered")
+
+
+def _verify_weights(path: Path, architecture: Architecture, weights: Mapping[str, TensorHeader]) -> None:
+    """Hold the headers of weights against the architecture, without allocating what either of them claims."""
+    dtypes = sorted({header.dtype for header in weights.values()})
+    if not any(map(NAMES.block_of, weights)):
+        return  # not weights of a model; whoever builds one says which tensor is missing
+    if len(dtypes) > 1 or dtypes[0] not in FLOATING:
+        raise invalid(path, f"weights of type {', '.join(dtypes)}, expected one of {', '.join(FLOATING)} for all")
+    try:
+        check_shapes(architecture, {name: header.shape for name, header in weights.items()})
+    except InvalidInputError as error:
+        raise invalid(path, str(error)) from None
 
 
 def _verify_moments(path: Path, weights: Mapping[str, TensorHeader]) -> None:
@@ -232,52 +256,6 @@ def _verify_moments(path: Path, weights: Mapping[str, TensorHeader]) -> None:
             raise invalid(path, f"incomplete optimizer state of {name!r}: only {', '.join(state)}")
 
 
-def _verify_fit(path: Path, architecture: Architecture, weights: Mapping[str, TensorHeader]) -> None:
-    """Hold the headers of weights against the architecture, without allocating what either of them claims."""
-    dtypes = sorted({header.dtype for header in weights.values()})
-    if not any(map(NAMES.block_of, weights)):
-        return  # not weights of a model; whoever builds one says which tensor is missing
-    if len(dtypes) > 1 or dtypes[0] not in FLOATING:
-        raise invalid(path, f"weights of type {', '.join(dtypes)}, expected one of {', '.join(FLOATING)} for all")
-    try:
-        check_shapes(architecture, {name: header.shape for name, header in weights.items()})
-    except InvalidInputError as error:
-        raise invalid(path, str(error)) from None
-
-
-def _verify_bytes(folder: Path) -> dict[str, dict[str, Any]]:
-    listed = _listed_files(folder)
-    for required in (CONFIG, STATE, TRAINER_TENSORS):
-        if required not in listed:
-            raise invalid(folder / MANIFEST, f"{required} is not listed")
-    for name, expected in listed.items():
-        path = plain_file(folder, name)
-        with readable(path):
-            size = path.stat().st_size
-            if size != expected["bytes"]:
-                raise invalid(path, f"{size} bytes, expected {expected['bytes']}: cut off or altered")
-            digest = sha256_file(path)
-        if digest != expected["sha256"]:
-            raise invalid(path, f"sha256 {digest[:12]}.., expected {expected['sha256'][:12]}..: altered")
-    return listed
-
-
-def _listed_files(folder: Path) -> dict[str, dict[str, Any]]:
-    document = read_json(_manifest(folder))
-    files = document.get("files") if isinstance(document, dict) else None
-    _check_format(folder / MANIFEST, document)
-    if not isinstance(files, dict) or type(document.get("format")) is not int or document["format"] != FORMAT:
-        raise invalid(folder / MANIFEST, f"expected format {FORMAT} with a list of files")
-    for name, entry in files.items():
-        sha256, size = (entry.get("sha256"), entry.get("bytes")) if isinstance(entry, dict) else (None, None)
-        if type(sha256) is not str or not SHA256.fullmatch(sha256) or type(size) is not int or size < 0:
-            found = f"entry {name!r} has no sha256 and size, expected 64 digits of 0-9 and a-f, and a number of bytes"
-            raise invalid(folder / MANIFEST, found)
-    if MANIFEST in files:
-        raise invalid(folder / MANIFEST, "it lists itself")
-    return files
-
-
 def _manifest(folder: Path) -> Path:
     with readable(folder):
         if not (folder / MANIFEST).exists():
@@ -285,10 +263,7 @@ def _manifest(folder: Path) -> Path:
     return plain_file(folder, MANIFEST)
 
 
-def _read_tokenizer(folder: Path) -> str | None:
-    if TOKENIZER not in _listed_files(folder):
-        return None
-    path = plain_file(folder, TOKENIZER)
+def _read_text(path: Path) -> str:
     try:
         with readable(path):
             return path.read_bytes().decode("utf-8")
@@ -297,33 +272,18 @@ def _read_tokenizer(folder: Path) -> str | None:
 
 
 def read_config(folder: Path) -> Architecture:
-    """The architecture of a checkpoint, without its tensors.
-
-    Raises:
-        InvalidInputError: config.json is missing or not a valid architecture.
-    """
-    return _parse(Architecture, folder / CONFIG, read_json(plain_file(folder, CONFIG)))
+    """The architecture of a checkpoint, without its tensors; an `InvalidInputError` if config.json is not one."""
+    return _read_model(Architecture, plain_file(folder, CONFIG))
 
 
 def read_state(folder: Path) -> TrainerState:
-    """The trainer state of a checkpoint, without its tensors.
-
-    Raises:
-        InvalidInputError: trainer_state.json is missing or not valid.
-    """
-    return _parse(TrainerState, folder / STATE, read_json(plain_file(folder, STATE)))
+    """The trainer state of a checkpoint, without its tensors; an `InvalidInputError` if the file is not one."""
+    return _read_model(TrainerState, plain_file(folder, STATE))
 
 
-def _check_format(path: Path, document: Any) -> None:
-    found = document.get("format") if isinstance(document, dict) else None
-    if type(found) is int and found > FORMAT:
-        raise InvalidInputError(
-            f"{str(path)!r}: format {found}, expected {FORMAT}: a newer version of ppdgrow wrote it; upgrade"
-        )
-
-
-def _parse(model: type[_Model], path: Path, document: Any) -> _Model:
-    _check_format(path, document)
+def _read_model(model: type[_Model], path: Path) -> _Model:
+    document = read_json(path)
+    _refuse_newer(path, document)
     try:
         return model.model_validate(document)
     except ValidationError as error:
@@ -332,12 +292,16 @@ def _parse(model: type[_Model], path: Path, document: Any) -> _Model:
         raise invalid(path, f"{one_line(where)}: {first['msg']}") from None
 
 
-def manifest_digest(folder: Path) -> str:
-    """The identity of a checkpoint: sha256 of its manifest, and so of all that the manifest lists.
+def _refuse_newer(path: Path, document: Any) -> None:
+    found = document.get("format") if isinstance(document, dict) else None
+    if type(found) is int and found > FORMAT:
+        raise InvalidInputError(
+            f"{str(path)!r}: format {found}, expected {FORMAT}: a newer version of ppdgrow wrote it; upgrade"
+        )
 
-    Raises:
-        InvalidInputError: there is no manifest.
-    """
+
+def manifest_digest(folder: Path) -> str:
+    """The identity of a checkpoint: sha256 of its manifest, and so of all that the manifest lists."""
     path = _manifest(folder)
     with readable(path):
         return sha256_file(path)

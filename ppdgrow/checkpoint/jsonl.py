@@ -25,8 +25,7 @@ Check = Callable[[Mapping[str, Any], Mapping[str, Any] | None], str | None]
 def read_jsonl(path: Path, check: Check | None = None) -> list[dict[str, Any]]:
     """All whole lines; an absent file has none, and a last line without its newline is left out.
 
-    `check` says what is wrong with a line; those of `metrics.jsonl` are checked without it. Keys that no reader uses
-    are left alone.
+    `check` says what is wrong with a line; those of `metrics.jsonl` are checked without it.
 
     Raises:
         InvalidInputError: any other line is not a JSON object, or not one of this log, or it is a git-lfs pointer.
@@ -79,7 +78,7 @@ def append_jsonl(path: Path, lines: Iterable[Mapping[str, Any]]) -> None:
         ValueError: a value is NaN or infinite; nothing is written.
         StorageError: the file system refused.
     """
-    text = "".join(json.dumps(line, allow_nan=False) + "\n" for line in lines).encode("utf-8")
+    text = _text(lines).encode("utf-8")
     with storage_errors(path, len(text)), path.open("ab+") as file:
         with suppress(OSError):  # a file system without locks
             fcntl.flock(file, fcntl.LOCK_EX)  # a line that another process is writing is not a cut one
@@ -89,32 +88,25 @@ def append_jsonl(path: Path, lines: Iterable[Mapping[str, Any]]) -> None:
         os.fsync(file.fileno())
 
 
+def _text(lines: Iterable[Mapping[str, Any]]) -> str:
+    return "".join(json.dumps(line, allow_nan=False) + "\n" for line in lines)
+
+
 def _cut_partial_line(file: Any) -> None:
     end = file.seek(0, os.SEEK_END)
-    if end == 0:
-        return
-    file.seek(end - 1)
-    if file.read(1) == b"\n":
-        return
-    file.seek(0)
-    file.truncate(file.read().rfind(b"\n") + 1)
+    file.seek(max(0, end - 1))
+    if file.read(1) not in (b"", b"\n"):
+        file.seek(0)
+        file.truncate(file.read().rfind(b"\n") + 1)
 
 
 def write_jsonl(path: Path, lines: Iterable[Mapping[str, Any]]) -> None:
-    """Replace a log by these lines, at once.
-
-    Raises:
-        StorageError: the file system refused.
-    """
-    write_file(path, "".join(json.dumps(line, allow_nan=False) + "\n" for line in lines))
+    """Replace a log by these lines, at once; a `StorageError` if the file system refuses."""
+    write_file(path, _text(lines))
 
 
 def lines_up_to(path: Path, step: int) -> list[dict[str, Any]]:
-    """The lines up to and including a step.
-
-    Raises:
-        InvalidInputError: a line is not valid or has no step.
-    """
+    """The lines up to and including a step; an `InvalidInputError` if one is not valid or has no step."""
     lines = read_jsonl(path)
     if any(type(line.get("step")) is not int for line in lines):
         raise InvalidInputError(f"{str(path)!r}: a line has no whole number 'step'; restore the file")
@@ -122,12 +114,7 @@ def lines_up_to(path: Path, step: int) -> list[dict[str, Any]]:
 
 
 def truncate_metrics(path: Path, step: int, *, evaluated: bool) -> None:
-    """Keep the metrics up to and including a step; of that step the figures only if its checkpoint has them too.
-
-    Raises:
-        InvalidInputError: a line is not valid or has no step.
-        StorageError: the file system refused.
-    """
+    """Keep the metrics up to and including a step; of that step the figures only if its checkpoint has them too."""
     lines = lines_up_to(path, step)
     if not evaluated:  # the process died before it saved them; older versions wrote them into the step's own line
         lines = [
@@ -150,18 +137,19 @@ def _check_metrics(line: Mapping[str, Any], before: Mapping[str, Any] | None) ->
         return f"step is {reprlib.repr(step)}, expected a whole number"
     if before is not None and (step, is_evaluation) <= (before["step"], "validation" in before):
         return f"step {step} follows step {before['step']}, expected rising steps"
-    validation, timing = line.get("validation"), line.get("timing")
-    for key, value in (("validation", validation), ("timing", timing)):
-        if value is not None and not isinstance(value, dict):
-            return f"{key} is {reprlib.repr(value)}, expected an object"
+    for key in ("validation", "timing"):
+        if line.get(key) is not None and not isinstance(line[key], dict):
+            return f"{key} is {reprlib.repr(line[key])}, expected an object"
     figures = {} if is_evaluation else {"train_loss": line.get("train_loss")}
     figures |= {key: line[key] for key in METRICS_FIGURES if line.get(key) is not None}
-    if validation is not None:
-        figures["validation.loss"] = validation.get("loss")
-    if timing is not None and timing.get("seconds") is not None:
-        figures["timing.seconds"] = timing["seconds"]
-    wrong = next((f"{key} is {reprlib.repr(value)}" for key, value in figures.items() if not _is_finite(value)), None)
-    return wrong and f"{wrong}, expected a finite number"
+    if line.get("validation") is not None:
+        figures["validation.loss"] = line["validation"].get("loss")
+    if (seconds := (line.get("timing") or {}).get("seconds")) is not None:
+        figures["timing.seconds"] = seconds
+    for key, value in figures.items():
+        if not _is_finite(value):
+            return f"{key} is {reprlib.repr(value)}, expected a finite number"
+    return None
 
 
 def _is_finite(value: Any) -> bool:

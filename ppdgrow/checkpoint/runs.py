@@ -4,15 +4,13 @@ from __future__ import annotations
 
 import fcntl
 import os
-import secrets
-import shutil
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TypeVar
 
-from ppdgrow.atomic import OWN_PREFIX, new_folder, storage_errors, sweep_leftovers
+from ppdgrow.atomic import new_folder, remove_at_once, storage_errors, sweep_leftovers
 from ppdgrow.checkpoint.format import MANIFEST, STEP_NAME, read_state, step_of, verify
 from ppdgrow.errors import ConfigError, InvalidInputError, StorageError
 
@@ -21,72 +19,49 @@ MOST_LOOKS = 50
 Result = TypeVar("Result")
 
 
+class _Place:
+    """A file or folder in a run folder, by its name."""
+
+    def __init__(self, name: str) -> None:
+        self.name = name
+
+    def __get__(self, run: RunFolder, owner: type) -> Path:
+        return run.path / self.name
+
+
 @dataclass(frozen=True)
 class RunFolder:
-    """The places in a run folder. Nothing is created by naming it.
-
-    recipe.yaml             the recipe that ran, with the source of each value
-    metrics.jsonl           a line per optimizer step and one per evaluation; wall-clock only under "timing"
-    growth.jsonl            lineage and events, with their figures, command, version, commit and machine
-    test.jsonl              figures on the test split, by checkpoint, where compare --test asked for them
-    trials/                 the arms of a round while nothing is decided; gone afterwards
-    README.md               model card
-    checkpoints/            one folder for each step that is kept, see `format`
-    """
+    """The places in a run folder. Nothing is created by naming it."""
 
     path: Path
 
-    @property
-    def recipe_path(self) -> Path:
-        return self.path / "recipe.yaml"
-
-    @property
-    def metrics_path(self) -> Path:
-        return self.path / "metrics.jsonl"
-
-    @property
-    def growth_path(self) -> Path:
-        return self.path / "growth.jsonl"
-
-    @property
-    def test_path(self) -> Path:
-        return self.path / "test.jsonl"
-
-    @property
-    def card_path(self) -> Path:
-        return self.path / "README.md"
-
-    @property
-    def trials_path(self) -> Path:
-        return self.path / "trials"
+    recipe_path = _Place("recipe.yaml")  # the recipe that ran, with the source of each value
+    metrics_path = _Place("metrics.jsonl")  # a line per optimizer step and evaluation; wall-clock only under "timing"
+    growth_path = _Place("growth.jsonl")  # lineage and events, with figures, command, version, commit and machine
+    test_path = _Place("test.jsonl")  # figures on the test split, by checkpoint, where compare --test asked for them
+    card_path = _Place("README.md")  # model card
+    trials_path = _Place("trials")  # the arms of a round while nothing is decided; gone afterwards
+    checkpoints_path = _Place("checkpoints")  # one folder for each step that is kept, see `format`
 
     def checkpoint_path(self, step: int) -> Path:
-        return self.path / "checkpoints" / f"step-{step:08d}"
+        return self.checkpoints_path / f"step-{step:08d}"
 
     def checkpoints(self) -> list[Path]:
         """Checkpoint folders by ascending step, valid or not."""
-        folder = self.path / "checkpoints"
-        if not folder.is_dir():
+        if not self.checkpoints_path.is_dir():
             return []
-        found = [entry for entry in folder.iterdir() if STEP_NAME.fullmatch(entry.name) and entry.is_dir()]
-        return sorted(found, key=step_of)
+        entries = self.checkpoints_path.iterdir()
+        return sorted((entry for entry in entries if STEP_NAME.fullmatch(entry.name) and entry.is_dir()), key=step_of)
 
     def newest_valid(self, skipped: list[str] | None = None) -> Path | None:
         """The newest checkpoint that holds up against its manifest; why newer ones do not goes into `skipped`.
 
         If the run is in training and prunes one while it is read, the folder is looked through again.
         """
-        reasons: list[str] = []
         for _ in range(MOST_LOOKS):
-            folders, reasons, found = self.checkpoints(), [], None
-            for folder in reversed(folders):
-                try:
-                    verify(folder)
-                except InvalidInputError as error:
-                    reasons.append(str(error))
-                else:
-                    found = folder
-                    break
+            folders = self.checkpoints()
+            reasons: list[str] = []
+            found = next((folder for folder in reversed(folders) if _is_whole(folder, reasons)), None)
             if not reasons or folders == self.checkpoints():
                 break
         if skipped is not None:
@@ -94,17 +69,14 @@ class RunFolder:
         return found
 
     def best(self) -> Path | None:
-        """The whole checkpoint with the lowest validation loss, of equal ones the earlier.
-
-        One whose step was not evaluated is no candidate.
-        """
+        """The whole checkpoint with the lowest validation loss, of equal ones the earlier; None without a loss."""
         losses: list[tuple[float, int, Path]] = []
         for folder in self.checkpoints():
             with suppress(InvalidInputError):
                 figures = read_state(folder).validation
                 if figures is not None:
                     losses.append((figures.loss, step_of(folder), folder))
-        return next((folder for _, _, folder in sorted(losses) if _is_whole(folder)), None)
+        return next((folder for _, _, folder in sorted(losses) if _is_whole(folder, [])), None)
 
     def prune(self, keep: int) -> None:
         """Remove all but the `keep` newest checkpoints and the best one (see `best`).
@@ -122,7 +94,7 @@ class RunFolder:
         for folder in doomed:
             if folder not in spared:
                 with storage_errors(folder):
-                    _remove(folder)
+                    remove_at_once(folder)
 
     @contextmanager
     def create(self) -> Iterator[RunFolder]:
@@ -143,14 +115,10 @@ class RunFolder:
     def sweep(self) -> None:
         """Remove what killed processes left half-written, and put back what they had set aside."""
         sweep_leftovers(self.path)
-        sweep_leftovers(self.path / "checkpoints")
+        sweep_leftovers(self.checkpoints_path)
 
     def check_present(self) -> None:
-        """Refuse to make a folder anew, and half, that was moved or removed while its run went on.
-
-        Raises:
-            StorageError: it is gone.
-        """
+        """Refuse, with a `StorageError`, to make a folder anew that was moved or removed while its run went on."""
         if not self.path.is_dir():
             raise StorageError(
                 f"the run folder {str(self.path)!r} is gone: it was moved or removed while its run went on. "
@@ -193,22 +161,14 @@ class RunFolder:
             ) from None
 
 
-def _is_whole(folder: Path) -> bool:
+def _is_whole(folder: Path, reasons: list[str]) -> bool:
+    """Whether a checkpoint holds up against its manifest; why not goes into `reasons`."""
     try:
         verify(folder)
-    except InvalidInputError:
+    except InvalidInputError as error:
+        reasons.append(str(error))
         return False
     return True
-
-
-def _remove(folder: Path) -> None:
-    if folder.is_symlink():
-        folder.unlink()
-        return
-    # Gone at once: a folder that is only half removed is not taken for a damaged checkpoint.
-    doomed = folder.with_name(f"{OWN_PREFIX}{secrets.token_hex(6)}")
-    folder.rename(doomed)
-    shutil.rmtree(doomed, ignore_errors=True)
 
 
 def locate_checkpoint(path: Path, skipped: list[str] | None = None) -> tuple[RunFolder, Path]:

@@ -1,4 +1,7 @@
-"""Reading the small files of a checkpoint with suspicion: plain names, no way out of the tree, bounded size."""
+"""Reading the small files of a checkpoint with suspicion: plain names, no way out of the tree, bounded size.
+
+What is not so is an `InvalidInputError` of one line that names the file, what was found and a way out.
+"""
 
 from __future__ import annotations
 
@@ -33,14 +36,7 @@ def one_line(found: str) -> str:
 
 
 def plain_file(folder: Path, name: str) -> Path:
-    """The file `name` directly in `folder`, if it is a regular file that stays in the folder's tree.
-
-    A symlink is followed only inside the same tree, see `tree_of`.
-
-    Raises:
-        InvalidInputError: the name is not plain, the file is missing or a git-lfs pointer, or a link leads out of the
-            tree.
-    """
+    """The file `name` directly in `folder`: a regular one, or a link that stays inside the same tree (`tree_of`)."""
     if not PLAIN_NAME.fullmatch(name):
         raise invalid(folder, f"file name {name!r} is not plain (letters, digits, '.', '_' and '-' only)")
     path = folder / name
@@ -55,11 +51,7 @@ def plain_file(folder: Path, name: str) -> Path:
 
 
 def refuse_lfs_pointer(path: Path, head: bytes) -> None:
-    """Name a git-lfs pointer as what it is; `head` is how the file begins.
-
-    Raises:
-        InvalidInputError: it is one.
-    """
+    """Name a git-lfs pointer as what it is; `head` is how the file begins."""
     if is_lfs_pointer(head):
         raise InvalidInputError(
             f"{str(path)!r} is a git-lfs pointer, not the file itself: run git lfs pull in its repository"
@@ -89,11 +81,7 @@ def readable(path: Path) -> Iterator[None]:
 
 
 def read_json(path: Path) -> Any:
-    """Parse a JSON file: bounded size, no duplicate keys, no NaN.
-
-    Raises:
-        InvalidInputError: it is none of that.
-    """
+    """Parse a JSON file of bounded size by `strict_json`."""
     with readable(path):
         size = path.stat().st_size
         if size > MAX_JSON_BYTES:

@@ -1,15 +1,18 @@
 """Weight files: one `model.safetensors`, or shards with an index as Hugging Face writes them.
 
-A tensor keeps its shard for life: growth puts new tensors into new shards, removal drops empty ones.
+A tensor keeps its shard for life: growth puts new tensors into new shards, removal drops empty ones. What cannot be
+read is an `InvalidInputError` of one line that names the file.
 """
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass
 from pathlib import Path
+from typing import Any, NamedTuple
 
+import torch
 from safetensors import SafetensorError, safe_open
 from safetensors.torch import load_file, save_file
 from torch import Tensor
@@ -21,14 +24,11 @@ SINGLE = "model.safetensors"
 INDEX = "model.safetensors.index.json"
 SHARD = "model-{:05d}.safetensors"
 TRAINER_TENSORS = "trainer_state.safetensors"
+SAFETENSORS_NAMES = {torch.uint8: "U8", torch.float16: "F16", torch.bfloat16: "BF16", torch.float64: "F64"}
 
 
 def weight_files(folder: Path) -> dict[str, str]:
-    """Which file of a sharded checkpoint holds which tensor; empty for a single file.
-
-    Raises:
-        InvalidInputError: the index is not what it should be, or names a file that is not plain.
-    """
+    """Which file of a sharded checkpoint holds which tensor, by its index; empty for a single file."""
     if not (folder / INDEX).exists():
         return {}
     document = read_json(plain_file(folder, INDEX))
@@ -44,8 +44,7 @@ def weight_files(folder: Path) -> dict[str, str]:
     return mapping
 
 
-@dataclass(frozen=True)
-class TensorHeader:
+class TensorHeader(NamedTuple):
     """What a safetensors file says of a tensor: its type, such as `F32`, and its shape."""
 
     dtype: str
@@ -53,11 +52,7 @@ class TensorHeader:
 
 
 def weight_layout(folder: Path) -> dict[str, dict[str, TensorHeader]]:
-    """The tensors of each weight file of a checkpoint, from the headers alone.
-
-    Raises:
-        InvalidInputError: a file is missing, cut off or not safetensors, or a tensor is not where the index says.
-    """
+    """The tensors of each weight file of a checkpoint, from the headers alone; each is where the index says."""
     mapping = weight_files(folder)
     if not mapping:
         return {SINGLE: tensor_headers(plain_file(folder, SINGLE))}
@@ -75,20 +70,12 @@ def weight_layout(folder: Path) -> dict[str, dict[str, TensorHeader]]:
 
 
 def read_weights(folder: Path) -> dict[str, Tensor]:
-    """All weights of a checkpoint on the CPU.
-
-    Raises:
-        InvalidInputError: see `weight_layout`.
-    """
+    """All weights of a checkpoint on the CPU."""
     return {name: tensor for file in weight_layout(folder) for name, tensor in read_safetensors(folder / file).items()}
 
 
 def tensor_headers(path: Path) -> dict[str, TensorHeader]:
-    """The tensors in a safetensors file, from a header that fits the file's size and names nothing twice.
-
-    Raises:
-        InvalidInputError: it is not a whole safetensors file.
-    """
+    """The tensors in a safetensors file, from a header that fits the file's size and names nothing twice."""
     with _whole_safetensors(path), safe_open(path, framework="pt") as file:
         names = list(file.keys())
         with path.open("rb") as raw:
@@ -98,11 +85,6 @@ def tensor_headers(path: Path) -> dict[str, TensorHeader]:
 
 
 def read_safetensors(path: Path) -> dict[str, Tensor]:
-    """Load one file.
-
-    Raises:
-        InvalidInputError: it is not a whole safetensors file.
-    """
     with _whole_safetensors(path):
         return load_file(path)
 
@@ -117,11 +99,7 @@ def _whole_safetensors(path: Path) -> Iterator[None]:
 
 
 def write_safetensors(tensors: Mapping[str, Tensor], path: Path) -> None:
-    """Save one file with the mode that the umask asks for.
-
-    Raises:
-        OSError: the file system refused.
-    """
+    """Save one file with the mode that the umask asks for; what the file system refuses is an `OSError`."""
     whole = {name: tensor.contiguous() for name, tensor in tensors.items()}
     try:
         save_file(whole, path, metadata={"format": "pt"})
@@ -131,20 +109,25 @@ def write_safetensors(tensors: Mapping[str, Tensor], path: Path) -> None:
     follow_umask(path)
 
 
+def safetensors_bytes(tensors: Mapping[str, Tensor]) -> int:
+    """The size of a file: a length of 8 bytes, a JSON header that is filled up to a multiple of 8, the content."""
+    header: dict[str, Any] = {"__metadata__": {"format": "pt"}}
+    end = 0
+    for name in sorted(tensors, key=lambda name: (-tensors[name].dtype.itemsize, name)):
+        tensor, start = tensors[name], end
+        end += tensor.nbytes
+        dtype = SAFETENSORS_NAMES.get(tensor.dtype, "F32")
+        header[name] = {"dtype": dtype, "shape": list(tensor.shape), "data_offsets": [start, end]}
+    length = len(json.dumps(header, separators=(",", ":"), ensure_ascii=False).encode("utf-8"))
+    return 8 + length + -length % 8 + end
+
+
 def write_weights(
     tensors: Mapping[str, Tensor], folder: Path, *, shard_bytes: int, assignment: Mapping[str, str]
-) -> list[str]:
-    """Write the weights into an existing folder and return the names of the files.
+) -> None:
+    """Write the weights into an existing folder, in several files if they are larger than `shard_bytes`.
 
-    Args:
-        tensors: by name.
-        folder: where to.
-        shard_bytes: a set of tensors larger than this is cut into several files.
-        assignment: shard files of tensors that already have one.
-
-    Raises:
-        ValueError: the assignment names a file that is not a plain `*.safetensors`.
-        OSError: the file system refused.
+    `assignment` names the shard of each tensor that already has one; a `ValueError` if that is no plain name.
     """
     taken = set(assignment.values())
     for file in taken:
@@ -153,7 +136,7 @@ def write_weights(
     size = sum(tensor.nbytes for tensor in tensors.values())
     if not assignment and size <= shard_bytes:
         write_safetensors(tensors, folder / SINGLE)
-        return [SINGLE]
+        return
     shards: dict[str, dict[str, Tensor]] = {}
     for name, tensor in tensors.items():
         if name in assignment:
@@ -170,4 +153,3 @@ def write_weights(
     weight_map = dict(sorted((name, file) for file in shards for name in shards[file]))
     index = {"metadata": {"total_size": size}, "weight_map": weight_map}
     (folder / INDEX).write_text(json_text(index), encoding="utf-8")
-    return [INDEX, *sorted(shards)]

@@ -125,9 +125,3 @@ def _member_distance(pair: AnyPair, read: Callable[[nn.Parameter], Tensor | None
         squares += float((x.double() + sign * turned * y.double()).square().sum())
         total += float(x.double().square().sum())
     return (squares / total) ** 0.5 if total else squares**0.5
-
-
-def separate_members(pair: AnyPair) -> None:
-    """Give a tied pair a second member, equal and unfolded, so that both members have gradients of their own."""
-    if pair.minus is None:
-        pair.minus = copy.deepcopy(pair.plus)

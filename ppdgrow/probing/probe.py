@@ -50,22 +50,14 @@ def probe(request: ProbeRequest, narrator: Narrator) -> ProbeReport:
         sample = continue_text(model.eval(), setting, request.sample, tokens=tokens, seed=request.seed or 0)
     batches = setting.evaluation()
     warn_of_changes(setting.dataset, parent, narrator)
-    report = probe_model(
-        model,
-        setting,
-        batches,
-        request.dtypes,
-        {pair: digest for event in insertions(parent.lineage()) for pair, digest in event.theta_sha256.items()},
-        rounded=checkpoint.stored in (torch.bfloat16, torch.float16),
-    )
-    report = replace(report, sample=sample)
+    recorded = {pair: digest for event in insertions(parent.lineage()) for pair, digest in event.theta_sha256.items()}
+    rounded = checkpoint.stored in (torch.bfloat16, torch.float16)
+    report = probe_model(model, setting, batches, request.dtypes, recorded, rounded=rounded)
     if request.plot is not None:
-        file_format, title = (
-            request.plot.suffix.lower().removeprefix("."),
-            f"{parent.run.path.name}, step {parent.step}",
-        )
-        write_output(request.plot, "--plot", draw(report.blocks, file_format, title=title))
-    return report
+        title = f"{parent.run.path.name}, step {parent.step}"
+        picture = draw(report.blocks, request.plot.suffix.lower().removeprefix("."), title=title)
+        write_output(request.plot, "--plot", picture)
+    return replace(report, sample=sample)
 
 
 def probe_model(
@@ -135,8 +127,8 @@ def _round_trips(block: Coupling | AnyPair, state: State, dtypes: Sequence[str])
     """The inverse in each dtype beside the bound that follows from the block's branch-to-stream ratio."""
     ratio = roundoff.branch_ratio(block, measure.as_halves(state))
     measured = {name: measure.round_trip(block, state, DTYPES[name]) for name in dtypes}
-    found = {name: figure for name, figure in measured.items() if figure is not None}
-    return RoundTrip(ratio, found, {name: roundoff.round_trip_bound(block, ratio, DTYPES[name]) for name in found})
+    found = {name: figure.relative for name, figure in measured.items() if figure is not None}
+    return RoundTrip(found, ratio, {name: roundoff.round_trip_bound(block, ratio, DTYPES[name]) for name in found})
 
 
 def _orthogonality(pair: AnyPair, width: int) -> Orthogonality | None:
@@ -176,8 +168,8 @@ def _gradients(model: Model, batch: BatchLike, setting: Setting) -> tuple[dict[s
     """Gradient norm per block, and per pair how far its members' gradients are from opposites."""
     separated = copy.deepcopy(model)
     pairs = {block_id: block for block_id, block in separated.named_blocks() if isinstance(block, Pair | LinearPair)}
-    for pair in pairs.values():
-        measure.separate_members(pair)
+    for pair in pairs.values():  # a tied one too gets a second member, equal and unfolded, with gradients of its own
+        pair.minus = pair.minus or copy.deepcopy(pair.plus)
     with autocast(setting.device, setting.precision):
         logits = separated(batch.inputs)
     mean_loss(logits, batch.targets).backward()  # type: ignore[no-untyped-call]

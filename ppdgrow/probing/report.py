@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 import itertools
-import math
-from collections.abc import Callable, Iterator
+import json
+from collections.abc import Iterator, Sequence
 from dataclasses import asdict, dataclass
-from functools import partial
 from typing import Any, Literal
 
 from ppdgrow.probing.cancellation import ROUND_TRIP_DTYPES, Deviation
@@ -23,38 +22,22 @@ Rows = list[list[str]]
 
 @dataclass(frozen=True)
 class RoundTrip:
-    """How far block^-1(block(x)) is from x by dtype, relative to the largest entry, and how far it may be.
+    """How far block^-1(block(x)) is from x by dtype, relative to the largest entry, and how far it may be (`bound`).
 
-    Attributes:
-        ratio: largest branch term over the largest entry of the stream.
-        found: deviation by dtype; a dtype that cannot run is left out.
-        bound: on the relative deviation, for the same dtypes.
+    `ratio` is the largest branch term over the largest entry of the stream. A dtype that cannot run is left out.
     """
 
+    round_trips: dict[str, float]
     ratio: float
-    found: dict[str, Deviation]
     bound: dict[str, float]
 
-    def misses(self) -> dict[str, tuple[float, float]]:
-        """Figure and bound for each judged dtype in which the bound does not hold (a figure that is NaN misses it)."""
-        return {
-            name: (figure.relative, self.bound[name])
-            for name, figure in self.found.items()
-            if name in JUDGED and not figure.relative <= self.bound[name]
-        }
-
-    def document(self) -> dict[str, Any]:
-        """`round_trip` stays the fp32 figure alone, as it has always been."""
-        relative = {name: figure.relative for name, figure in self.found.items()}
-        return {
-            "round_trip": relative.get("fp32"),
-            "round_trips": relative,
-            "ratio": self.ratio,
-            "bound": self.bound,
-        }
-
-
-NO_INVERSE = {"round_trip": None, "round_trips": None, "ratio": None, "bound": None}
+    def misses(self) -> list[str]:
+        """The judged figures that are beyond their bounds, as NaN is, in words."""
+        return [
+            f"{found:.3g} in {name}, more than {self.bound[name]:.1e}"
+            for name, found in self.round_trips.items()
+            if name in JUDGED and not found <= self.bound[name]
+        ]
 
 
 @dataclass(frozen=True)
@@ -97,14 +80,10 @@ class PairReport:
         return not self.tied and self.activity < IDLE_ACTIVITY
 
     def document(self) -> dict[str, Any]:
-        return asdict(self) | self.round_trip.document() | {"idle": self.idle}
+        return _document(self) | {"idle": self.idle}
 
     def failures(self) -> Iterator[str]:
-        """One line per broken promise.
-
-        A tied pair cancels to the last bit, its members' gradients are opposites, its theta_0 is the recorded one; a
-        rotation is orthogonal within its bound.
-        """
+        """A tied pair cancels to the last bit in every dtype, has opposite gradients and its recorded theta_0."""
         tied = f"pair {self.id} is recorded as tied but"
         broken = {name: figure.max_abs for name, figure in self.cancellation.items() if figure.max_abs != 0}
         if self.tied and broken:
@@ -143,16 +122,20 @@ class BlockReport:
     half_steps: int
 
     def document(self) -> dict[str, Any]:
-        trip = NO_INVERSE if self.round_trip is None else self.round_trip.document()
-        return asdict(self) | trip | {"round_trip_fp64": (trip["round_trips"] or {}).get("fp64")}
+        trips = {} if self.round_trip is None else self.round_trip.round_trips
+        return _document(self) | {"round_trip_fp64": trips.get("fp64")}
 
     def failures(self) -> Iterator[str]:
         """That its inverse misses its input by more than the bound."""
         if self.round_trip is not None and (misses := self.round_trip.misses()):
-            listed = ", ".join(
-                f"{figure:.3g} in {name}, more than {bound:.1e}" for name, (figure, bound) in misses.items()
-            )
-            yield f"the inverse of {self.id} misses its input, relative to the largest entry: {listed}"
+            yield f"the inverse of {self.id} misses its input, relative to the largest entry: {', '.join(misses)}"
+
+
+def _document(report: PairReport | BlockReport) -> dict[str, Any]:
+    """All figures as JSON; `round_trip` stays the fp32 figure alone, as it has always been."""
+    trip = report.round_trip
+    trips = dict.fromkeys(("round_trips", "ratio", "bound")) if trip is None else asdict(trip)
+    return asdict(report) | trips | {"round_trip": (trips["round_trips"] or {}).get("fp32")}
 
 
 @dataclass(frozen=True)
@@ -190,96 +173,78 @@ class ProbeReport:
 
     def document(self) -> dict[str, Any]:
         """The JSON of `probe`; a figure that is not finite is null."""
-        return _finite(
-            {
-                "schema": 1,
-                "passed": self.passed,
-                "failures": list(self.failures),
-                "notes": list(self.notes),
-                "loss": self.loss,
-                "idle_below": IDLE_ACTIVITY,
-                "pairs": [pair.document() for pair in self.pairs],
-                "blocks": [block.document() for block in self.blocks],
-                "sample": None if self.sample is None else asdict(self.sample),
-            }
-        )
-
-
-def _finite(value: Any) -> Any:
-    """The same document with None for what JSON cannot say."""
-    if isinstance(value, dict):
-        return {key: _finite(entry) for key, entry in value.items()}
-    if isinstance(value, list | tuple):
-        return [_finite(entry) for entry in value]
-    return None if isinstance(value, float) and not math.isfinite(value) else value
+        document = {
+            "schema": 1,
+            "passed": self.passed,
+            "failures": self.failures,
+            "notes": self.notes,
+            "loss": self.loss,
+            "idle_below": IDLE_ACTIVITY,
+            "pairs": [pair.document() for pair in self.pairs],
+            "blocks": [block.document() for block in self.blocks],
+            "sample": None if self.sample is None else asdict(self.sample),
+        }
+        return dict(json.loads(json.dumps(document), parse_constant=lambda name: None))
 
 
 def pair_rows(report: ProbeReport) -> Rows:
     """What each pair does, and for tied pairs how exactly it does nothing."""
-    columns: dict[str, Callable[[PairReport], str]] = {
-        "pair": lambda pair: pair.id,
-        "kind": lambda pair: pair.kind,
-        "state": lambda pair: "tied" if pair.tied else "untied",
-    }
-    for name in dict.fromkeys(name for pair in report.pairs for name in pair.cancellation):
-        columns[name] = partial(_cancellation, name)
-    columns |= {
-        "opposite gradients": _opposite,
-        "separation": lambda pair: _figure(pair.separation),
-        "activity": lambda pair: _figure(pair.activity) + (" idle" if pair.idle else ""),
-        "loss without": lambda pair: f"{pair.ablation_loss:.4f}",
-        "theta_0": lambda pair: pair.theta_0 or "-",
-    }
-    if any(pair.orthogonality is not None for pair in report.pairs):
-        columns["|W^T W - I| / bound"] = _rotation
-    return [[*columns], *([cell(pair) for cell in columns.values()] for pair in report.pairs)]
+    dtypes = dict.fromkeys(name for pair in report.pairs for name in pair.cancellation)
+    rotating = any(pair.orthogonality is not None for pair in report.pairs)
+    rows = []
+    for pair in report.pairs:
+        found, opposite, rotation = pair.cancellation, pair.gradient_antisymmetry, pair.orthogonality
+        row = {"pair": pair.id, "kind": pair.kind, "state": "tied" if pair.tied else "untied"}
+        row |= {name: _figure(found[name].max_abs) if name in found else "-" for name in dtypes}
+        row |= {
+            "opposite gradients": "no gradient"
+            if opposite is None
+            else f"off by {opposite:.2g}"
+            if opposite
+            else "exact",
+            "separation": _figure(pair.separation),
+            "activity": _figure(pair.activity) + (" idle" if pair.idle else ""),
+            "loss without": f"{pair.ablation_loss:.4f}",
+            "theta_0": pair.theta_0 or "-",
+        }
+        if rotating:
+            row["|W^T W - I| / bound"] = "-" if rotation is None else f"{rotation.worst:.1e} / {rotation.bound:.1e}"
+        rows.append(row)
+    return _table(rows)
 
 
 def block_rows(report: ProbeReport) -> Rows:
     """What each block costs and does, and how far its inverse is from being one, beside the bound."""
-    columns: dict[str, Callable[[BlockReport], str]] = {
-        "block": lambda block: block.id,
-        "kind": lambda block: block.kind,
-        "parameters": lambda block: f"{block.parameters:,}",
-        "half-steps": lambda block: str(block.half_steps),
-        "gradient norm": lambda block: f"{block.gradient_norm:.3g}",
-        "activity": lambda block: _figure(block.activity),
-    }
-    trips = [block.round_trip for block in report.blocks if block.round_trip is not None]
-    if trips:
-        columns["branch/stream"] = lambda block: (
-            "no inverse" if (trip := block.round_trip) is None else _figure(trip.ratio)
-        )
-    for name in ROUND_TRIP_DTYPES:
-        if any(name in trip.found for trip in trips):
-            columns[f"round trip {name} / bound"] = partial(_trip, name)
+    trips = [block.round_trip.round_trips for block in report.blocks if block.round_trip is not None]
+    dtypes = [name for name in ROUND_TRIP_DTYPES if any(name in trip for trip in trips)]
+    rows = []
+    for block in report.blocks:
+        row = {
+            "block": block.id,
+            "kind": block.kind,
+            "parameters": f"{block.parameters:,}",
+            "half-steps": str(block.half_steps),
+            "gradient norm": f"{block.gradient_norm:.3g}",
+            "activity": _figure(block.activity),
+        }
+        if trips:
+            row["branch/stream"] = "no inverse" if block.round_trip is None else _figure(block.round_trip.ratio)
+        row |= {f"round trip {name} / bound": _trip(block.round_trip, name) for name in dtypes}
+        rows.append(row)
     total = [f"{sum(block.parameters for block in report.blocks):,}", str(sum(b.half_steps for b in report.blocks))]
-    rows = [[cell(block) for cell in columns.values()] for block in report.blocks]
-    return [[*columns], *rows, ["all blocks", "", *total]]
+    return [*_table(rows), ["all blocks", "", *total]]
 
 
-def _cancellation(name: str, pair: PairReport) -> str:
-    return _figure(pair.cancellation[name].max_abs) if name in pair.cancellation else "-"
+def _table(rows: Sequence[dict[str, str]]) -> Rows:
+    """A heading and the cells below it; all rows have the same keys."""
+    return [list(rows[0]), *(list(row.values()) for row in rows)]
 
 
-def _trip(name: str, block: BlockReport) -> str:
-    trip = block.round_trip
+def _trip(trip: RoundTrip | None, dtype: str) -> str:
     if trip is None:
         return ""
-    return f"{trip.found[name].relative:.1e} / {trip.bound[name]:.1e}" if name in trip.found else "-"
-
-
-def _rotation(pair: PairReport) -> str:
-    rotation = pair.orthogonality
-    return "-" if rotation is None else f"{rotation.worst:.1e} / {rotation.bound:.1e}"
+    return f"{trip.round_trips[dtype]:.1e} / {trip.bound[dtype]:.1e}" if dtype in trip.bound else "-"
 
 
 def _figure(value: float) -> str:
     return "0" if value == 0 else f"{value:.2g}"
-
-
-def _opposite(pair: PairReport) -> str:
-    value = pair.gradient_antisymmetry
-    if value is None:
-        return "no gradient"
-    return "exact" if value == 0 else f"off by {value:.2g}"
