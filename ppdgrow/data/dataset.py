@@ -21,18 +21,30 @@ Split = Literal["train", "validation", "test"]
 class Dataset(ABC):
     """A data set under one task. Splits are read lazily: what is never asked for is never touched.
 
-    The first of `tasks` is the default. `notes` is what a user should know of what was read so far, `skipped` what was
-    left out under `data.skip_broken`, by name, with the reason. `report` is called with what is being done, where that
-    may take a while.
+    Attributes:
+        tasks: what it can be used for; the first is the default.
+        keys: of the recipe's `data` that are of use here, beside `name` and `directory`.
+        tokenizer_spec: `byte`, `bpe:N` or `word`; None for images, as are the next.
+        sequence_length: tokens of an example.
+        class_names: in the order of their numbers; None for text.
+        augmentation: what is done to the inputs of training batches.
+        notes: what a user should know of what was read so far.
+        skipped: what was left out under `data.skip_broken`, by name, with the reason.
+        report: called with what is being done, where that may take a while.
     """
 
     name: str
     tasks: ClassVar[tuple[Task, ...]]
     default_tokenizer: ClassVar[str | None] = None
+    keys: tuple[str, ...]
+    tokenizer_spec: str | None = None
+    sequence_length: int | None = None
+    class_names: tuple[str, ...] | None = None
+    augmentation: Augment | None = None
 
-    def __init__(self, config: DataConfig, task: Task, tokenizer_json: str | None) -> None:
+    def __init__(self, config: DataConfig, task: Task | None = None, tokenizer_json: str | None = None) -> None:
         self.config = config
-        self.task = task
+        self.task = task or self.tasks[0]
         self.notes: list[str] = []
         self.skipped: dict[str, str] = {}
         self.report: Callable[[str], object] = lambda doing: None
@@ -43,15 +55,8 @@ class Dataset(ABC):
     @property
     def warnings(self) -> list[str]:
         """The notes, and what was skipped: the first few, and where all are listed."""
-        return [
-            *self.notes,
-            *few_lines([f"skipped: {reason.removeprefix('data: ')}" for _, reason in sorted(self.skipped.items())]),
-        ]
-
-    @property
-    @abstractmethod
-    def keys(self) -> tuple[str, ...]:
-        """The keys of the recipe's `data` that are of use here, beside `name` and `directory`."""
+        skipped = [f"skipped: {reason.removeprefix('data: ')}" for _, reason in sorted(self.skipped.items())]
+        return [*self.notes, *few_lines(skipped)]
 
     @abstractmethod
     def input_spec(self, patch_size: int) -> TokenInput | ImageInput:
@@ -71,33 +76,13 @@ class Dataset(ABC):
             validation_examples=validation_examples,
         )
 
-    @abstractmethod
     def bytes_per_token(self, split: Split) -> float | None:
         """Raw bytes of a split per target, or None where bits per byte have no meaning (images, masked tokens)."""
-
-    @property
-    def tokenizer_spec(self) -> str | None:
-        """`byte`, `bpe:N` or `word`; None for images."""
-        return None
-
-    @property
-    def sequence_length(self) -> int | None:
-        """Tokens of an example; None for images."""
         return None
 
     @property
     def tokenizer_json(self) -> str | None:
         """The trained tokenizer in the format of the `tokenizers` library, or None if there is nothing to keep."""
-        return None
-
-    @property
-    def class_names(self) -> tuple[str, ...] | None:
-        """The names of the classes in the order of their numbers, or None."""
-        return None
-
-    @property
-    def augmentation(self) -> Augment | None:
-        """What is done to the inputs of training batches, or None."""
         return None
 
     def batches(self, split: Split, *, batch_size: int, seed: int, device: torch.device) -> Batches:
@@ -106,13 +91,9 @@ class Dataset(ABC):
         Raises:
             InvalidInputError: the data is not there, damaged, or smaller than one batch.
         """
-        return Batches(
-            self._on(split, device),
-            batch_size=batch_size,
-            seed=seed,
-            name=f"{self.name} {split}",
-            augmentation=self.augmentation,
-        )
+        name = f"{self.name} {split}"
+        examples = self._on(split, device)
+        return Batches(examples, batch_size=batch_size, seed=seed, name=name, augmentation=self.augmentation)
 
     def evaluation(
         self, split: Split, *, batch_size: int, num_batches: int, device: torch.device, microbatches: int = 1
@@ -125,9 +106,8 @@ class Dataset(ABC):
         Raises:
             InvalidInputError: the data is not there, damaged, or smaller than one example.
         """
-        return evaluation_batches(
-            self._on(split, device), batch_size=batch_size, num_batches=num_batches, microbatches=microbatches
-        )
+        examples = self._on(split, device)
+        return evaluation_batches(examples, batch_size=batch_size, num_batches=num_batches, microbatches=microbatches)
 
     @abstractmethod
     def _examples_of(self, split: Split, device: torch.device) -> Examples:

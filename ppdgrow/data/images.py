@@ -18,6 +18,7 @@ from torch import Tensor
 
 from ppdgrow.config.architecture import ImageInput
 from ppdgrow.config.kinds import Task
+from ppdgrow.config.schema import DataConfig
 from ppdgrow.data.batches import Batch, evenly_spread, to_device
 from ppdgrow.data.dataset import Dataset, Split
 from ppdgrow.errors import ConfigError
@@ -107,8 +108,14 @@ class ImageDataset(Dataset):
     flips: ClassVar[bool]
     mean: ClassVar[tuple[float, ...]]
     std: ClassVar[tuple[float, ...]]
-    classes: tuple[str, ...]
+    keys: tuple[str, ...] = ("augment",)
+    class_names: tuple[str, ...]
+    augmentation: Augmentation | None
     _splits: dict[Split, LabelledImages]
+
+    def __init__(self, config: DataConfig, task: Task | None = None, tokenizer_json: str | None = None) -> None:
+        super().__init__(config, task, tokenizer_json)
+        self.augmentation = Augmentation(self.flips) if config.augment else None
 
     @property
     @abstractmethod
@@ -123,18 +130,6 @@ class ImageDataset(Dataset):
             InvalidInputError: they are not there or cannot be read.
         """
 
-    @property
-    def keys(self) -> tuple[str, ...]:
-        return ("augment",)
-
-    @property
-    def class_names(self) -> tuple[str, ...]:
-        return self.classes
-
-    @property
-    def augmentation(self) -> Augmentation | None:
-        return Augmentation(self.flips) if self.config.augment else None
-
     def input_spec(self, patch_size: int) -> ImageInput:
         """The size of an image.
 
@@ -144,7 +139,7 @@ class ImageDataset(Dataset):
         channels, height, width = self.image_size
         try:
             return ImageInput(
-                channels=channels, height=height, width=width, patch_size=patch_size, num_classes=len(self.classes)
+                channels=channels, height=height, width=width, patch_size=patch_size, num_classes=len(self.class_names)
             )
         except ValidationError as error:
             raise ConfigError(error.errors()[0]["msg"].removeprefix("Value error, ")) from None
@@ -152,15 +147,12 @@ class ImageDataset(Dataset):
     def describe(self) -> str:
         train, validation = (len(self.images(split).labels) for split in ("train", "validation"))
         _, height, width = self.image_size
-        augmented = f", {self.augmentation.describe()}" if self.augmentation else ""
+        more = ", .." if len(self.class_names) > 3 else ""
         return (
             f"{self.name}: {train:,} train, {validation:,} validation images of {height} x {width}, "
-            f"{len(self.classes)} classes ({', '.join(self.classes[:3])}{', ..' if len(self.classes) > 3 else ''})"
-            f"{augmented}"
+            f"{len(self.class_names)} classes ({', '.join(self.class_names[:3])}{more})"
+            f"{f', {self.augmentation.describe()}' if self.augmentation else ''}"
         )
-
-    def bytes_per_token(self, split: Split) -> None:
-        return
 
     def images(self, split: Split) -> LabelledImages:
         """A split on the CPU."""

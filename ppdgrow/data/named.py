@@ -99,7 +99,7 @@ class Cifar10(ImageDataset):
     """
 
     name = "cifar10"
-    classes = ("airplane", "automobile", "bird", "cat", "deer", "dog", "frog", "horse", "ship", "truck")
+    class_names = ("airplane", "automobile", "bird", "cat", "deer", "dog", "frog", "horse", "ship", "truck")
     image_size = (3, 32, 32)
     flips = True
     mean = (0.4914, 0.4822, 0.4465)
@@ -136,25 +136,24 @@ class Cifar10(ImageDataset):
             return self._checked(pixels, official.targets[rows.start : rows.stop])
 
     def _read_parquet(self, paths: Sequence[Path], pattern: Path, size: int, rows: range) -> Any:
-        """The wanted rows out of files that follow each other, reading only the row groups that hold some."""
+        """The wanted rows out of files that follow each other, reading only the files that hold some."""
         import pyarrow
-        import pyarrow.parquet
+        from pyarrow.parquet import ParquetFile
 
-        tables, first, start = [], None, 0
+        tables, start = [], 0
         for path in paths:
-            with reading(self.name, path), pyarrow.parquet.ParquetFile(path) as file:
-                for group in range(file.metadata.num_row_groups):
-                    stop = start + file.metadata.row_group(group).num_rows
-                    if start < rows.stop and stop > rows.start:
-                        tables.append(file.read_row_group(group, columns=["img", "label"]))
-                        first = start if first is None else first
-                    start = stop
-        if start != size or first is None:
+            with reading(self.name, path), ParquetFile(path) as file:
+                stop = start + file.metadata.num_rows
+                first, last = max(start, rows.start), min(stop, rows.stop)
+                if first < last:
+                    tables.append(file.read(columns=["img", "label"]).slice(first - start, last - first))
+                start = stop
+        if start != size:
             raise InvalidInputError(
                 f"cifar10: found {start} images in {str(pattern)!r}, expected {size}: copy the missing files, or name "
                 "another folder with --data-dir"
             )
-        return pyarrow.concat_tables(tables).slice(rows.start - first, len(rows))
+        return pyarrow.concat_tables(tables)
 
     def _decoded(self, table: Any, origin: str) -> LabelledImages:
         """From the column `img`, a struct with the file's `bytes`, and the column `label`."""
@@ -176,7 +175,7 @@ class Digits(ImageDataset):
     """1,797 handwritten digits (Alpaydin & Kaynak 1998) of scikit-learn; grey levels 0 to 16 become 0 to 255."""
 
     name = "digits"
-    classes = tuple("0123456789")
+    class_names = tuple("0123456789")
     image_size = (1, 8, 8)
     flips = False
     mean = (0.305,)  # of the training images, measured

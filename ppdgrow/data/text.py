@@ -16,12 +16,13 @@ from torch import Tensor
 
 from ppdgrow.config.architecture import TokenInput
 from ppdgrow.config.kinds import Task
+from ppdgrow.config.schema import DataConfig
 from ppdgrow.console import format_count
 from ppdgrow.data.batches import NO_TARGET, Batch, evenly_spread, to_device
 from ppdgrow.data.dataset import Dataset, Split
 from ppdgrow.data.token_cache import cached_tokenizer, cached_tokens
 from ppdgrow.data.tokenization import Tokenizer, load_tokenizer
-from ppdgrow.errors import ConfigError, InvalidInputError
+from ppdgrow.errors import InvalidInputError
 
 MASK_SHARE = 0.8
 RANDOM_SHARE = 0.1
@@ -96,7 +97,16 @@ class TextDataset(Dataset):
     """Text in three splits; a subclass says where their bytes come from."""
 
     tasks: ClassVar[tuple[Task, ...]] = ("lm", "mlm")
+    default_tokenizer: ClassVar[str]
+    tokenizer_spec: str
+    sequence_length: int
     _splits: dict[Split, TokenStream]
+
+    def __init__(self, config: DataConfig, task: Task | None = None, tokenizer_json: str | None = None) -> None:
+        super().__init__(config, task, tokenizer_json)
+        self.tokenizer_spec = config.tokenizer or self.default_tokenizer
+        self.sequence_length = config.sequence_length
+        self.keys = ("tokenizer", "sequence_length", *(("mask_fraction",) if self.task == "mlm" else ()))
 
     @abstractmethod
     def read(self, split: Split) -> bytes:
@@ -105,17 +115,6 @@ class TextDataset(Dataset):
         Raises:
             InvalidInputError: it is not there or cannot be read.
         """
-
-    @property
-    def keys(self) -> tuple[str, ...]:
-        return ("tokenizer", "sequence_length", *(("mask_fraction",) if self.task == "mlm" else ()))
-
-    @property
-    def tokenizer_spec(self) -> str:
-        spec = self.config.tokenizer or self.default_tokenizer
-        if spec is None:
-            raise ConfigError(f"data.tokenizer is not set for {self.name}: expected byte, bpe:N or word")
-        return spec
 
     @cached_property
     def tokenizer(self) -> Tokenizer:
@@ -127,10 +126,6 @@ class TextDataset(Dataset):
     @property
     def tokenizer_json(self) -> str | None:
         return self.tokenizer.json
-
-    @property
-    def sequence_length(self) -> int:
-        return self.config.sequence_length
 
     def input_spec(self, patch_size: int) -> TokenInput:
         """Vocabulary (under `mlm` with a mask token, the last id) and sequence length."""

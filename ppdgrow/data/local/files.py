@@ -8,8 +8,7 @@ from pathlib import Path
 from typing import Literal
 
 from ppdgrow.atomic import LFS_POINTER, is_lfs_pointer
-from ppdgrow.data.dataset import Split
-from ppdgrow.data.local.splits import few, is_about, split_of_folder, split_of_name
+from ppdgrow.data.local.splits import few, is_about
 from ppdgrow.errors import InvalidInputError
 
 Kind = Literal["text", "images", "parquet", "rows", "saved"]
@@ -19,6 +18,7 @@ IMAGES = frozenset(
     (".png", ".jpg", ".jpeg", ".jfif", ".bmp", ".gif", ".webp", ".tif", ".tiff", ".ppm", ".pgm", ".pbm", ".tga", ".jp2")
 ) | {".heic", ".heif", ".avif"}
 ROWS = (".csv", ".tsv", ".jsonl", ".ndjson")
+SKIP = "or set data.skip_broken to go on without such files"
 SAVED = ("dataset_dict.json", "dataset_info.json", "state.json")  # what `save_to_disk` leaves at the top
 _KINDS: dict[str, Kind] = {".parquet": "parquet", **dict.fromkeys(ROWS, "rows"), **dict.fromkeys(IMAGES, "images")}
 _RUN = ("recipe.yaml", "growth.jsonl")
@@ -41,10 +41,6 @@ class Files:
     kind: Kind
     names: tuple[str, ...]
     others: tuple[str, ...] = ()
-
-    def split_of(self, name: str) -> Split | None:
-        """The split that a file is named for: by its first folder, else by its own name."""
-        return split_of_folder(name) or split_of_name(Path(name).stem, folder=False)
 
     def left_out(self, what: str) -> list[str]:
         """A note that names the files of another kind, if they are no words about the data."""

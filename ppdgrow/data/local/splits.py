@@ -9,7 +9,7 @@ from __future__ import annotations
 import hashlib
 import re
 from collections.abc import Callable, Mapping, Sequence
-from typing import NamedTuple
+from pathlib import PurePosixPath
 
 from ppdgrow.data.dataset import Split
 from ppdgrow.errors import InvalidInputError
@@ -22,30 +22,13 @@ WORDS: dict[str, Split] = {
     **dict.fromkeys(("valid", "validation", "val", "dev", "eval", "evaluation", "valset", "devset"), "validation"),
     **dict.fromkeys(("test", "testing", "testset", "holdout"), "test"),
 }
-_WORD = re.compile(r"[a-z]+")
 _FILLERS = frozenset(["set", "data", "split", "images", "files"])
 _ABOUT = re.compile(r"(readme|license|licence|copying|citation|dataset_infos?)(\.|$)", re.IGNORECASE)
 
 
-class PartRange(NamedTuple):
-    """A range of a named part, or of everything (`part` None): from `start` to `stop`, fractions of its length."""
-
-    part: Split | None
-    start: float = 0.0
-    stop: float = 1.0
-
-    @property
-    def whole(self) -> bool:
-        return (self.start, self.stop) == (0.0, 1.0)
-
-    def indices(self, length: int) -> range:
-        """In something of this length."""
-        return range(round(self.start * length), round(self.stop * length))
-
-
 def split_of_name(name: str, *, folder: bool) -> Split | None:
     """The split that a name stands for: one word of a file's name, or of a folder's that says nothing else."""
-    words = _WORD.findall(name.lower())
+    words = re.findall("[a-z]+", name.lower())
     found = {WORDS[word] for word in words if word in WORDS}
     if folder and any(word not in WORDS and word not in _FILLERS for word in words):
         return None
@@ -56,6 +39,11 @@ def split_of_folder(name: str) -> Split | None:
     """The split that the first folder of a path is named for."""
     first, _, rest = name.partition("/")
     return split_of_name(first, folder=True) if rest else None
+
+
+def split_of_file(name: str) -> Split | None:
+    """The split that a file is named for: by its first folder, else by its own name."""
+    return split_of_folder(name) or split_of_name(PurePosixPath(name).stem, folder=False)
 
 
 def is_about(name: str) -> bool:
@@ -88,18 +76,27 @@ def parts_of(names: Sequence[str], split_of: Callable[[str], Split | None], wher
     return parts
 
 
-def split_ranges(parts: Parts, share: float) -> dict[Split, PartRange]:
-    """Where each split comes from; one that there is not is left out. What is cut off an end is a `share` of it."""
+def cut_of(parts: Parts, split: Split, share: float, where: str) -> tuple[Split | None, float, float]:
+    """The part that a split comes from, and where in it, from 0 to 1; what is cut off an end is a `share` of it.
+
+    Raises:
+        InvalidInputError: other splits are named, and this one is not.
+    """
+    last, last_but_one = 1.0 - share, 1.0 - 2 * share
     if None in parts:
         return {
-            "train": PartRange(None, 0.0, 1.0 - 2 * share),
-            "validation": PartRange(None, 1.0 - 2 * share, 1.0 - share),
-            "test": PartRange(None, 1.0 - share, 1.0),
-        }
-    found = {split: PartRange(split) for split in parts if split is not None}
-    if "validation" not in parts:
-        found |= {"train": PartRange("train", 0.0, 1.0 - share), "validation": PartRange("train", 1.0 - share, 1.0)}
-    return found
+            "train": (None, 0.0, last_but_one),
+            "validation": (None, last_but_one, last),
+            "test": (None, last, 1.0),
+        }[split]
+    if "validation" not in parts and split != "test":
+        return ("train", 0.0, last) if split == "train" else ("train", last, 1.0)
+    if split not in parts:
+        raise InvalidInputError(
+            f"data {where!r} names the splits {', '.join(sorted(map(str, parts)))} and has no {split} split: add one "
+            f"that is called {split}"
+        )
+    return split, 0.0, 1.0
 
 
 def training_part(parts: Parts) -> Split | None:
