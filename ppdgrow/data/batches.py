@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import lru_cache
 from typing import Protocol
 
 import torch
@@ -75,7 +76,7 @@ class Batches:
             )
         self._examples, self._batch_size, self._seed = examples, batch_size, seed
         self._augmentation = augmentation
-        self._orders: dict[int, Tensor] = {}
+        self._order = lru_cache(maxsize=2)(lambda epoch: examples.epoch(generator(seed, "epoch", epoch)))
 
     def at(self, step: int) -> Batch:
         """The batch of a step, whatever was asked for before."""
@@ -88,12 +89,6 @@ class Batches:
         if self._augmentation is None:
             return batch
         return Batch(self._augmentation(batch.inputs, generator(self._seed, "augment", step)), batch.targets)
-
-    def _order(self, epoch: int) -> Tensor:
-        if epoch not in self._orders:
-            kept = {near: self._orders[near] for near in (epoch - 1, epoch + 1) if near in self._orders}
-            self._orders = kept | {epoch: self._examples.epoch(generator(self._seed, "epoch", epoch))}
-        return self._orders[epoch]
 
 
 def evaluation_batches(examples: Examples, *, batch_size: int, num_batches: int, microbatches: int = 1) -> list[Batch]:

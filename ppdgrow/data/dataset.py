@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable
+from functools import cache
 from typing import Any, ClassVar, Literal
 
 import torch
@@ -50,7 +51,7 @@ class Dataset(ABC):
         self.report: Callable[[str], object] = lambda doing: None
         self._given_tokenizer = tokenizer_json
         self._splits: dict[Split, Any] = {}  # what was read so far, on the CPU, each with its `sha256`
-        self._examples: dict[tuple[Split, torch.device], Examples] = {}
+        self._on = cache(self._laid)
 
     @property
     def warnings(self) -> list[str]:
@@ -113,9 +114,6 @@ class Dataset(ABC):
     def _examples_of(self, split: Split, device: torch.device) -> Examples:
         """A split laid onto a device."""
 
-    def _on(self, split: Split, device: torch.device) -> Examples:
-        key = (split, torch.device(device))
-        if key not in self._examples:
-            self.report(f"reading {self.name} {split}")
-            self._examples[key] = self._examples_of(*key)
-        return self._examples[key]
+    def _laid(self, split: Split, device: torch.device) -> Examples:
+        self.report(f"reading {self.name} {split}")
+        return self._examples_of(split, device)

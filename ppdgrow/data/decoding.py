@@ -20,18 +20,13 @@ from ppdgrow.atomic import LFS_POINTER, is_lfs_pointer
 if TYPE_CHECKING:
     from PIL.Image import Image
 
-_ORIENTATION = 0x0112  # the EXIF tag
-_TURNED = range(5, 9)  # its values that swap the sides
+_TURNED = range(5, 9)  # values of the EXIF orientation that swap the sides
 _DEEP = ("I", "I;16", "I;16B", "I;16L")
 
 
 @contextmanager
 def opened(encoded: bytes) -> Iterator[Image]:
-    """An image file, its header read. What Pillow warns of, such as absurd sizes, is an error here.
-
-    Raises:
-        Exception: of the decoder's own choice; it is no image, or a broken one.
-    """
+    """An image file, its header read; any exception if it is none, or Pillow warns of it, as of absurd sizes."""
     import PIL.Image
 
     if not encoded:
@@ -46,9 +41,11 @@ def opened(encoded: bytes) -> Iterator[Image]:
 
 def size_of(encoded: bytes) -> tuple[int, int]:
     """Height and width in pixels, upright, from the header alone."""
+    from PIL import ExifTags
+
     with opened(encoded) as image:
         width, height = image.size
-        turned = image.getexif().get(_ORIENTATION) in _TURNED
+        turned = image.getexif().get(ExifTags.Base.Orientation) in _TURNED
     return (width, height) if turned else (height, width)
 
 
@@ -61,14 +58,13 @@ def decode(encoded: bytes, size: tuple[int, int] | None = None) -> Tensor:
 
     with opened(encoded) as image:
         image.load()
-        upright = to_rgb(ImageOps.exif_transpose(image))
+        upright = _to_rgb(ImageOps.exif_transpose(image))
     if size is not None and upright.size != size[::-1]:
         upright = ImageOps.fit(upright, size[::-1])
     return torch.from_numpy(np.array(upright)).permute(2, 0, 1)
 
 
-def to_rgb(image: Image) -> Image:
-    """The image in three channels of 8 bits."""
+def _to_rgb(image: Image) -> Image:
     import PIL.Image
 
     if image.mode in _DEEP:  # 16 bits, which Pillow would cut off at 255

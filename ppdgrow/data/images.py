@@ -28,12 +28,9 @@ PADDING_SHARE = 8  # of a side: 4 pixels of the 32 of CIFAR-10
 
 @dataclass(frozen=True)
 class Augmentation:
-    """Each image flipped left to right or not, and shifted by up to an eighth of its sides (He et al. 2016, 4.2).
+    """Each image flipped left to right or not, and shifted by up to an eighth of its sides (He et al. 2016, 4.2)."""
 
-    `flip` says whether the mirror image of a class still belongs to it (digits do not).
-    """
-
-    flip: bool
+    flip: bool  # whether the mirror image of a class still belongs to it (digits do not)
 
     def describe(self) -> str:
         return "flipped and cropped at random" if self.flip else "cropped at random"
@@ -124,18 +121,10 @@ class ImageDataset(Dataset):
 
     @abstractmethod
     def read(self, split: Split) -> LabelledImages:
-        """The decoded images of a split.
-
-        Raises:
-            InvalidInputError: they are not there or cannot be read.
-        """
+        """The decoded images of a split; InvalidInputError if they are not there or cannot be read."""
 
     def input_spec(self, patch_size: int) -> ImageInput:
-        """The size of an image.
-
-        Raises:
-            ConfigError: the patches do not divide it.
-        """
+        """The size of an image; ConfigError if the patches do not divide it."""
         channels, height, width = self.image_size
         try:
             return ImageInput(

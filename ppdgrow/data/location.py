@@ -71,13 +71,11 @@ def missing_data(name: str, expected: str) -> InvalidInputError:
 
 @contextmanager
 def reading(name: str, path: Path) -> Iterator[None]:
-    """Turn the failure of a read of `path` into an error that names it; a git-lfs pointer is none of the data.
-
-    The libraries that parse files raise classes of their own, derived from these.
-    """
+    """Turn the failure of a read of `path` into an error that names it; a git-lfs pointer is none of the data."""
     refuse_pointer(name, path)
     try:
         yield
+    # The libraries that parse files raise classes of their own, derived from these.
     except (OSError, ValueError, KeyError, TypeError, RuntimeError) as error:
         raise InvalidInputError(
             f"{name}: cannot read {str(path)!r}: {_ascii_line(error)}; copy the file again, or name another folder "
@@ -98,12 +96,9 @@ def refuse_pointer(name: str, path: Path) -> None:
 
 
 def download(name: str, repository: str, configuration: str, split: str) -> Any:
-    """A split of a data set of the hub, from the library's cache if it is there.
+    """A split of a data set of the hub, from the library's cache if it is there; else InvalidInputError.
 
     Gives up within seconds where there is no network: the library itself would retry for half a minute.
-
-    Raises:
-        InvalidInputError: it is neither cached nor reachable.
     """
     from huggingface_hub import constants
 

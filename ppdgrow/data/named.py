@@ -121,8 +121,7 @@ class Cifar10(ImageDataset):
             return self._decoded(table.data.table.slice(rows.start, len(rows)), self.hub[0])
         pattern = folder / "cifar10" / "plain_text" / f"{part}-*.parquet"
         pickles = folder / "cifar-10-batches-py"
-        paths = sorted(pattern.parent.glob(pattern.name))
-        if paths:
+        if paths := sorted(pattern.parent.glob(pattern.name)):
             return self._decoded(self._read_parquet(paths, pattern, self.sizes[part], rows), str(pattern.parent))
         if not pickles.is_dir():
             raise missing_data(self.name, f"{str(pattern)!r} or {str(pickles)!r}")

@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import difflib
 import os
+from pathlib import Path
 
 from ppdgrow.config.kinds import DATA_NAMES, Task
 from ppdgrow.config.schema import DataConfig
 from ppdgrow.data.dataset import Dataset
-from ppdgrow.data.local.columns import image_columns, text_column
 from ppdgrow.data.local.files import survey
 from ppdgrow.data.local.images import ImageColumn, ImageFolder
-from ppdgrow.data.local.tables import Tables
+from ppdgrow.data.local.tables import Tables, image_columns, text_column
 from ppdgrow.data.local.text import TextColumn, TextFiles
 from ppdgrow.data.location import find
 from ppdgrow.data.named import DATASETS
@@ -58,8 +58,7 @@ def _opened(config: DataConfig, task: Task | None = None, tokenizer_json: str | 
     """At a path, this lists files and reads schemas (of CSV and JSON lines a file) and labels."""
     if config.name in DATASETS:
         return DATASETS[config.name](config, task, tokenizer_json)
-    _refuse_mistyped(config)
-    files = survey(find(config))
+    files = survey(_path_of(config))
     if files.kind == "text":
         return TextFiles(files, config, task, tokenizer_json)
     if files.kind == "images":
@@ -71,16 +70,14 @@ def _opened(config: DataConfig, task: Task | None = None, tokenizer_json: str | 
     return ImageColumn(tables, *columns, config, task)
 
 
-def _refuse_mistyped(config: DataConfig) -> None:
-    """A word that is neither a data set nor a path: most likely a data set, mistyped."""
-    if "/" in config.name:
-        return
+def _path_of(config: DataConfig) -> Path:
+    """Where data without a name lies; a word that is no path either is most likely a data set, mistyped."""
     try:
         if config.name.strip():
-            find(config)
-            return
+            return find(config)
     except InvalidInputError:
-        pass
+        if "/" in config.name:
+            raise
     near = difflib.get_close_matches(config.name, DATASETS, n=1)
     hint = f" (did you mean {near[0]!r}?)" if near else ""
     raise ConfigError(

@@ -61,8 +61,7 @@ class MaskedTask:
 class TokenWindows:
     """Windows of T + 1 tokens of a stream on its device: T inputs and, one place on, T targets.
 
-    In an epoch the windows start T apart, so that every token but the first of a window is a target once; a
-    shift that is drawn for each epoch moves the cuts.
+    In an epoch they start T apart, so that a token is a target once; a shift drawn for each epoch moves the cuts.
     """
 
     def __init__(self, stream: Tensor, length: int, masked: MaskedTask | None) -> None:
@@ -110,11 +109,7 @@ class TextDataset(Dataset):
 
     @abstractmethod
     def read(self, split: Split) -> bytes:
-        """The raw UTF-8 text of a split.
-
-        Raises:
-            InvalidInputError: it is not there or cannot be read.
-        """
+        """The raw UTF-8 text of a split; InvalidInputError if it is not there or cannot be read."""
 
     @cached_property
     def tokenizer(self) -> Tokenizer:
@@ -140,8 +135,7 @@ class TextDataset(Dataset):
         """Bytes of the raw text per token; None under `mlm`, whose loss is no code length."""
         if self.task == "mlm":
             return None
-        stream = self.stream(split)
-        return stream.num_bytes / max(1, len(stream.tokens))
+        return self.stream(split).num_bytes / max(1, len(self.stream(split).tokens))
 
     def stream(self, split: Split) -> TokenStream:
         """A split as tokens on the CPU."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from collections import Counter
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
@@ -14,9 +15,8 @@ from ppdgrow.errors import InvalidInputError
 Kind = Literal["text", "images", "parquet", "rows", "saved"]
 
 # Also those that Pillow may not read: they are named then, not passed over.
-IMAGES = frozenset(
-    (".png", ".jpg", ".jpeg", ".jfif", ".bmp", ".gif", ".webp", ".tif", ".tiff", ".ppm", ".pgm", ".pbm", ".tga", ".jp2")
-) | {".heic", ".heif", ".avif"}
+IMAGES = (".png", ".jpg", ".jpeg", ".jfif", ".bmp", ".gif", ".webp", ".tif", ".tiff", ".ppm", ".pgm", ".pbm", ".tga")
+IMAGES += (".jp2", ".heic", ".heif", ".avif")
 ROWS = (".csv", ".tsv", ".jsonl", ".ndjson")
 SKIP = "or set data.skip_broken to go on without such files"
 SAVED = ("dataset_dict.json", "dataset_info.json", "state.json")  # what `save_to_disk` leaves at the top
@@ -28,18 +28,11 @@ _UTF_16 = (b"\xff\xfe", b"\xfe\xff")
 
 @dataclass(frozen=True)
 class Files:
-    """What lies at a path.
-
-    Attributes:
-        root: the path, or the folder of a single file.
-        kind: what most of the files are.
-        names: relative posix paths of the files of that kind, sorted.
-        others: names of those of another kind.
-    """
+    """What lies at a path, or in the folder of a single file: relative posix paths, sorted."""
 
     root: Path
-    kind: Kind
-    names: tuple[str, ...]
+    kind: Kind  # what most of the files are
+    names: tuple[str, ...]  # of that kind
     others: tuple[str, ...] = ()
 
     def left_out(self, what: str) -> list[str]:
@@ -65,14 +58,12 @@ def survey(path: Path) -> Files:
         raise InvalidInputError(
             f"data {str(path)!r} holds no files: expected text, tables (parquet, CSV, JSON lines), or images in folders"
         )
-    by_kind: dict[Kind, list[str]] = {}
-    for name in names:
-        by_kind.setdefault(_kind_of(name), []).append(name)
-    counts = {kind: sum(not is_about(name) for name in of_kind) for kind, of_kind in by_kind.items()}
-    kind = max(counts, key=lambda known: (known == "parquet", counts[known], known == "text"))
+    counts = Counter(_kind_of(name) for name in names if not is_about(name))
+    kind = max(map(_kind_of, names), key=lambda known: (known == "parquet", counts[known], known == "text"))
     if kind == "text":  # what else lies there is refused by name, or skipped, when it is read
         return Files(path, kind, tuple(names))
-    return Files(path, kind, tuple(by_kind[kind]), tuple(name for name in names if _kind_of(name) != kind))
+    of_kind = tuple(name for name in names if _kind_of(name) == kind)
+    return Files(path, kind, of_kind, tuple(name for name in names if _kind_of(name) != kind))
 
 
 def _kind_of(name: str) -> Kind:

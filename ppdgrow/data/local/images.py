@@ -21,16 +21,7 @@ from ppdgrow.data.dataset import Split
 from ppdgrow.data.decoding import decode, size_of
 from ppdgrow.data.images import ImageDataset, LabelledImages
 from ppdgrow.data.local.files import SKIP, Files
-from ppdgrow.data.local.splits import (
-    Parts,
-    by_hash,
-    cut_of,
-    few,
-    parts_of,
-    split_of_folder,
-    split_of_name,
-    training_part,
-)
+from ppdgrow.data.local.splits import Parts, by_hash, cut_of, few, parts_of, split_of_folder, split_of_name
 from ppdgrow.data.local.tables import Tables, left_out
 from ppdgrow.data.location import find, last_part
 from ppdgrow.data.token_cache import few_lines
@@ -78,7 +69,7 @@ class LocalImages(ImageDataset):
             return 3, side, side
         sizes: set[tuple[int, int]] = set()
         splits: tuple[Split, ...] = ("train", "validation")
-        for part in dict.fromkeys(cut_of(self.parts, split, SHARE, self.config.name)[0] for split in splits):
+        for part in dict.fromkeys(self._cut(split)[0] for split in splits):
             found = (self._attempt(sample, size_of) for sample in self.samples(part))
             sizes |= {size for size in found if size is not None}
             if len(sizes) > 1:
@@ -115,9 +106,12 @@ class LocalImages(ImageDataset):
         number = {name: index for index, name in enumerate(self.class_names)}
         return LabelledImages(torch.stack(images), torch.tensor([number[label] for label in labels]))
 
+    def _cut(self, split: Split) -> tuple[Split | None, float, float]:
+        return cut_of(self.parts, split, SHARE, self.config.name)
+
     def _chosen(self, split: Split) -> tuple[list[Sample], list[Sample]]:
         """The images of a split, and those of the part that it is cut from."""
-        part, start, stop = cut_of(self.parts, split, SHARE, self.config.name)
+        part, start, stop = self._cut(split)
         samples = self.samples(part)
         if (start, stop) != (0.0, 1.0):
             place = find(self.config)
@@ -191,7 +185,7 @@ class ImageFolder(LocalImages):
                     + (f", below those of the splits such as {below[0]!r}" if below else "")
                 )
             self._labels[name] = folders[level]
-        self.class_names = tuple(sorted({self._labels[name] for name in self.parts[training_part(self.parts)]}))
+        self.class_names = tuple(sorted({sample.label for sample in self.samples(self._cut("train")[0])}))
         self._refuse_one_class()
 
     def samples(self, part: Split | None) -> list[Sample]:
@@ -213,7 +207,7 @@ class ImageColumn(LocalImages):
                 "numbers may mean different classes: save them all in one way"
             )
         self._labels_of = cache(self._read_labels)
-        training = training_part(self.parts)
+        training = self._cut("train")[0]
         listed = dict.fromkeys(name for names in self._names.values() for name in names or ())
         # With 1 alone, -1 is a class.
         self._signed = not listed and {str(v) for _, rows in tables.rows(training, label) for v in rows} == {"-1", "1"}

@@ -77,11 +77,7 @@ def parts_of(names: Sequence[str], split_of: Callable[[str], Split | None], wher
 
 
 def cut_of(parts: Parts, split: Split, share: float, where: str) -> tuple[Split | None, float, float]:
-    """The part that a split comes from, and where in it, from 0 to 1; what is cut off an end is a `share` of it.
-
-    Raises:
-        InvalidInputError: other splits are named, and this one is not.
-    """
+    """The part that a split comes from, and where in it, from 0 to 1; what is cut off an end is a `share` of it."""
     last, last_but_one = 1.0 - share, 1.0 - 2 * share
     if None in parts:
         return {
@@ -97,11 +93,6 @@ def cut_of(parts: Parts, split: Split, share: float, where: str) -> tuple[Split 
             f"that is called {split}"
         )
     return split, 0.0, 1.0
-
-
-def training_part(parts: Parts) -> Split | None:
-    """The part that training data comes from: what is named for it, else everything."""
-    return "train" if "train" in parts else None
 
 
 def few(names: Sequence[str]) -> str:

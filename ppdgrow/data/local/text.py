@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from abc import abstractmethod
+from functools import cache
 from pathlib import Path
 
 from ppdgrow.config.kinds import Task
@@ -28,22 +29,16 @@ class LocalText(TextDataset):
     def __init__(self, config: DataConfig, task: Task | None, tokenizer_json: str | None) -> None:
         super().__init__(config, task, tokenizer_json)
         self.name = last_part(config)
-        self._texts: dict[Split | None, bytes] = {}
+        self._encoded = cache(lambda part: self.text(part).encode())
 
     @abstractmethod
     def text(self, part: Split | None) -> str:
-        """The text of a part, or of everything, with lines that end in a newline alone.
-
-        Raises:
-            InvalidInputError: something in it cannot be read.
-        """
+        """The text of a part, or of everything, with lines that end in a newline alone."""
 
     def read(self, split: Split) -> bytes:
         """The named part, or the share of one, cut at line ends."""
         part, start, stop = cut_of(self.parts, split, SHARE, self.config.name)
-        if part not in self._texts:
-            self._texts[part] = self.text(part).encode()
-        whole = self._texts[part]
+        whole = self._encoded(part)
         return whole[_line_end(whole, start) : _line_end(whole, stop)]
 
 
