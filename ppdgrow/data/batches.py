@@ -61,13 +61,7 @@ class Batches:
     """
 
     def __init__(
-        self,
-        examples: Examples,
-        *,
-        batch_size: int,
-        seed: int,
-        name: str,
-        augmentation: Augment | None = None,
+        self, examples: Examples, *, batch_size: int, seed: int, name: str, augmentation: Augment | None = None
     ) -> None:
         if examples.num_examples < batch_size:
             raise InvalidInputError(

@@ -20,35 +20,23 @@ Split = Literal["train", "validation", "test"]
 
 
 class Dataset(ABC):
-    """A data set under one task. Splits are read lazily: what is never asked for is never touched.
-
-    Attributes:
-        tasks: what it can be used for; the first is the default.
-        keys: of the recipe's `data` that are of use here, beside `name` and `directory`.
-        tokenizer_spec: `byte`, `bpe:N` or `word`; None for images, as are the next.
-        sequence_length: tokens of an example.
-        class_names: in the order of their numbers; None for text.
-        augmentation: what is done to the inputs of training batches.
-        notes: what a user should know of what was read so far.
-        skipped: what was left out under `data.skip_broken`, by name, with the reason.
-        report: called with what is being done, where that may take a while.
-    """
+    """A data set under one task. Splits are read lazily: what is never asked for is never touched."""
 
     name: str
-    tasks: ClassVar[tuple[Task, ...]]
+    tasks: ClassVar[tuple[Task, ...]]  # the first is the default
+    keys: tuple[str, ...]  # of the recipe's `data` that are of use here, beside `name` and `directory`
     default_tokenizer: ClassVar[str | None] = None
-    keys: tuple[str, ...]
-    tokenizer_spec: str | None = None
-    sequence_length: int | None = None
-    class_names: tuple[str, ...] | None = None
-    augmentation: Augment | None = None
+    tokenizer_spec: str | None = None  # `byte`, `bpe:N` or `word`; None for images
+    sequence_length: int | None = None  # tokens of an example; None for images
+    class_names: tuple[str, ...] | None = None  # in the order of their numbers; None for text
+    augmentation: Augment | None = None  # what is done to the inputs of training batches
 
     def __init__(self, config: DataConfig, task: Task | None = None, tokenizer_json: str | None = None) -> None:
         self.config = config
         self.task = task or self.tasks[0]
-        self.notes: list[str] = []
-        self.skipped: dict[str, str] = {}
-        self.report: Callable[[str], object] = lambda doing: None
+        self.notes: list[str] = []  # what a user should know of what was read so far
+        self.skipped: dict[str, str] = {}  # what was left out under `data.skip_broken`: names and reasons
+        self.report: Callable[[str], object] = lambda doing: None  # hears what is done where that takes a while
         self._given_tokenizer = tokenizer_json
         self._splits: dict[Split, Any] = {}  # what was read so far, on the CPU, each with its `sha256`
         self._on = cache(self._laid)
@@ -101,8 +89,7 @@ class Dataset(ABC):
     ) -> list[Batch]:
         """Fixed batches, evenly spread over a split; they depend on no seed. Each may be cut into `microbatches`.
 
-        The examples and their masks depend only on `batch_size * num_batches`. A split that has fewer gives
-        all it has, and the last batch may be smaller.
+        The examples and their masks depend only on `batch_size * num_batches`; a split that has fewer gives all.
 
         Raises:
             InvalidInputError: the data is not there, damaged, or smaller than one example.

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import logging
 import os
-import urllib.error
-import urllib.request
 import warnings
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
@@ -126,14 +124,13 @@ def download(name: str, repository: str, configuration: str, split: str) -> Any:
 
 def _reachable(address: str) -> bool:
     """Whether a web server answers at all, through a proxy if the environment names one."""
+    from huggingface_hub.utils import get_session
+
     try:
-        with urllib.request.urlopen(urllib.request.Request(address, method="HEAD"), timeout=CONNECT_SECONDS):
-            return True
-    except urllib.error.HTTPError as answer:
-        answer.close()
-        return True
-    except (OSError, ValueError):
+        get_session().head(address, timeout=CONNECT_SECONDS)
+    except Exception:  # of the library's own choice
         return False
+    return True
 
 
 def _ascii_line(error: BaseException) -> str:

@@ -118,11 +118,11 @@ class Cifar10(ImageDataset):
         folder = data_directory(self.config)
         if folder is None:
             table = download(self.name, *self.hub, part)
-            return self._decoded(table.data.table.slice(rows.start, len(rows)), self.hub[0])
+            return self._decoded(table.data.table.slice(rows.start, len(rows)), Path(self.hub[0]))
         pattern = folder / "cifar10" / "plain_text" / f"{part}-*.parquet"
         pickles = folder / "cifar-10-batches-py"
-        if paths := sorted(pattern.parent.glob(pattern.name)):
-            return self._decoded(self._read_parquet(paths, pattern, self.sizes[part], rows), str(pattern.parent))
+        if any(pattern.parent.glob(pattern.name)):
+            return self._decoded(self._read_parquet(pattern, self.sizes[part], rows), pattern.parent)
         if not pickles.is_dir():
             raise missing_data(self.name, f"{str(pattern)!r} or {str(pickles)!r}")
         # torchvision verifies checksums before it unpickles anything.
@@ -134,13 +134,13 @@ class Cifar10(ImageDataset):
             pixels = torch.from_numpy(official.data[rows.start : rows.stop]).permute(0, 3, 1, 2).contiguous()
             return self._checked(pixels, official.targets[rows.start : rows.stop])
 
-    def _read_parquet(self, paths: Sequence[Path], pattern: Path, size: int, rows: range) -> Any:
+    def _read_parquet(self, pattern: Path, size: int, rows: range) -> Any:
         """The wanted rows out of files that follow each other, reading only the files that hold some."""
         import pyarrow
         from pyarrow.parquet import ParquetFile
 
         tables, start = [], 0
-        for path in paths:
+        for path in sorted(pattern.parent.glob(pattern.name)):
             with reading(self.name, path), ParquetFile(path) as file:
                 stop = start + file.metadata.num_rows
                 first, last = max(start, rows.start), min(stop, rows.stop)
@@ -154,9 +154,9 @@ class Cifar10(ImageDataset):
             )
         return pyarrow.concat_tables(tables)
 
-    def _decoded(self, table: Any, origin: str) -> LabelledImages:
+    def _decoded(self, table: Any, origin: Path) -> LabelledImages:
         """From the column `img`, a struct with the file's `bytes`, and the column `label`."""
-        with reading(self.name, Path(origin)):
+        with reading(self.name, origin):
             images = [decode(image["bytes"]) for image in table.column("img").to_pylist()]
             return self._checked(torch.stack(images), table.column("label").to_pylist())
 

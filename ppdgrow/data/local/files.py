@@ -8,8 +8,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
 
-from ppdgrow.atomic import LFS_POINTER, is_lfs_pointer
 from ppdgrow.data.local.splits import few, is_about
+from ppdgrow.data.location import refuse_pointer
 from ppdgrow.errors import InvalidInputError
 
 Kind = Literal["text", "images", "parquet", "rows", "saved"]
@@ -96,14 +96,13 @@ def read_text(path: Path, encoding: str) -> str:
         InvalidInputError: it cannot be read, is binary, or has another encoding.
     """
     where = f"data: {str(path)!r}"
+    refuse_pointer("data", path)
     try:
         raw = path.read_bytes()
     except OSError as error:
         raise InvalidInputError(
             f"data: cannot read {str(path)!r} ({error.strerror or error}): make it readable, or name other data"
         ) from None
-    if is_lfs_pointer(raw):
-        raise InvalidInputError(f"{where} is {LFS_POINTER}")
     try:
         text = raw.decode(encoding)
         text.encode()  # half a character (a lone surrogate) is none

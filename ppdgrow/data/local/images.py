@@ -68,8 +68,7 @@ class LocalImages(ImageDataset):
         if side is not None:
             return 3, side, side
         sizes: set[tuple[int, int]] = set()
-        splits: tuple[Split, ...] = ("train", "validation")
-        for part in dict.fromkeys(self._cut(split)[0] for split in splits):
+        for part in dict.fromkeys([self._cut("train")[0], self._cut("validation")[0]]):
             found = (self._attempt(sample, size_of) for sample in self.samples(part))
             sizes |= {size for size in found if size is not None}
             if len(sizes) > 1:
@@ -239,14 +238,11 @@ class ImageColumn(LocalImages):
         if value in NO_LABEL and not self._signed:
             return None
         names = self._names[table]
-        if names is not None:
-            if isinstance(value, int) and 0 <= value < len(names):
-                return names[value]
-            expected = f"a class number below {len(names)}"
-        else:
-            if isinstance(value, str | int) and value != "":
-                return str(value)
-            expected = "a whole number or a name"
+        if names is None and isinstance(value, str | int) and value != "":
+            return str(value)
+        if names is not None and isinstance(value, int) and 0 <= value < len(names):
+            return names[value]
+        expected = "a whole number or a name" if names is None else f"a class number below {len(names)}"
         raise InvalidInputError(
             f"data {self._tables.where!r}: {_row(table, number)} has the label {value!r}, expected {expected}: take "
             "the row out, or name another column with data.label_column"

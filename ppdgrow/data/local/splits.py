@@ -55,9 +55,7 @@ def parts_of(names: Sequence[str], split_of: Callable[[str], Split | None], wher
     """Files or tables by the split that `split_of` gives each; all under None where none has one, or all have the same.
 
     With `lone`, what is named for validation or test alone, beside others, is one of them (as the tests of code).
-
-    Raises:
-        InvalidInputError: some are named for splits and others are not, or none is for train.
+    Else, that some are named for splits and others are not, or none for train, is an InvalidInputError.
     """
     parts: dict[Split | None, list[str]] = {}
     for name in names:
@@ -80,11 +78,8 @@ def cut_of(parts: Parts, split: Split, share: float, where: str) -> tuple[Split 
     """The part that a split comes from, and where in it, from 0 to 1; what is cut off an end is a `share` of it."""
     last, last_but_one = 1.0 - share, 1.0 - 2 * share
     if None in parts:
-        return {
-            "train": (None, 0.0, last_but_one),
-            "validation": (None, last_but_one, last),
-            "test": (None, last, 1.0),
-        }[split]
+        ranges = {"train": (0.0, last_but_one), "validation": (last_but_one, last), "test": (last, 1.0)}
+        return (None, *ranges[split])
     if "validation" not in parts and split != "test":
         return ("train", 0.0, last) if split == "train" else ("train", last, 1.0)
     if split not in parts:

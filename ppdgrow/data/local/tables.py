@@ -8,7 +8,8 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from functools import cache, lru_cache, partial
 from pathlib import Path
-from typing import Any, NamedTuple
+from types import SimpleNamespace
+from typing import Any
 
 from ppdgrow.config.schema import DataConfig
 from ppdgrow.data.dataset import Split
@@ -27,25 +28,11 @@ _LABELS = (*_STRINGS, "bool", *(f"{sign}int{bits}" for sign in ("", "u") for bit
 _LARGEST_BLOCK = 2**31 - 1  # of Arrow's readers, in bytes
 
 
-class _Table(NamedTuple):
-    """What of a pyarrow table is used here, of one whose columns are read when they are asked for."""
-
-    schema: Any
-    column: Callable[[str], Any]
-
-
 class Tables:
-    """Named tables at a path, which share the columns in use.
-
-    Attributes:
-        where: the path, for messages.
-        root: the folder from which paths in the tables start.
-        schema_of: gives the pyarrow schema of a table.
-        notes, keys: as of a `Dataset`, beside names of columns.
-    """
+    """Named tables at a path, which share the columns in use; notes and keys are as those of a `Dataset`."""
 
     def __init__(self, files: Files, config: DataConfig) -> None:
-        self.root, self.names = files.root, files.names
+        self.root, self.names = files.root, files.names  # paths in the tables start at the root
         self.where = str(files.root / files.names[0]) if len(files.names) == 1 else str(files.root)
         self.notes = files.left_out("what is no table of that kind")
         self.keys = ("encoding",) if files.kind == "rows" else ()
@@ -96,7 +83,7 @@ def left_out(some: int, count: int, part: Split | None, why: str) -> str:
 
 
 def _open_file(root: Path, encoding: str, name: str) -> Any:
-    """A table out of a file, pyarrow's own or a `_Table`."""
+    """A pyarrow table out of a file, or what gives its schema and columns as one, each read when it is asked for."""
     path = root / name
     suffix = path.suffix.lower()
     if suffix != ".parquet":
@@ -104,7 +91,7 @@ def _open_file(root: Path, encoding: str, name: str) -> Any:
     from pyarrow.parquet import ParquetFile
 
     file = ParquetFile(path)
-    return _Table(file.schema_arrow, lambda column: file.read(columns=[column]).column(column))
+    return SimpleNamespace(schema=file.schema_arrow, column=lambda column: file.read(columns=[column]).column(column))
 
 
 def _parse_rows(raw: bytes, suffix: str) -> Any:
@@ -123,13 +110,14 @@ def _parse_rows(raw: bytes, suffix: str) -> Any:
     )
 
 
-def _load_saved(root: Path) -> dict[str, _Table]:
-    """A folder of `datasets.Dataset.save_to_disk` or `DatasetDict.save_to_disk` as tables by name."""
+def _load_saved(root: Path) -> dict[str, Any]:
+    """A folder of `datasets.Dataset.save_to_disk` or `DatasetDict.save_to_disk` as such tables by name."""
     import datasets
 
-    def as_table(dataset: Any) -> _Table:
+    def as_table(dataset: Any) -> Any:
         rows = dataset.with_format("arrow")
-        return _Table(rows.features.arrow_schema, lambda column: rows.select_columns([column])[:].column(column))
+        schema = rows.features.arrow_schema
+        return SimpleNamespace(schema=schema, column=lambda column: rows.select_columns([column])[:].column(column))
 
     datasets.disable_progress_bars()
     refuse_pointer("data", root)
