@@ -124,7 +124,7 @@ def download(name: str, repository: str, configuration: str, split: str) -> Any:
 
 def _reachable(address: str) -> bool:
     """Whether a web server answers at all, through a proxy if the environment names one."""
-    from huggingface_hub.utils import get_session
+    from huggingface_hub import get_session
 
     try:
         get_session().head(address, timeout=CONNECT_SECONDS)

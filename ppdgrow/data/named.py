@@ -16,8 +16,7 @@ import torch
 from torch import Tensor
 
 from ppdgrow.data.dataset import Dataset, Split
-from ppdgrow.data.decoding import decode
-from ppdgrow.data.images import ImageDataset, LabelledImages
+from ppdgrow.data.images import ImageDataset, LabelledImages, decode
 from ppdgrow.data.local.splits import by_hash
 from ppdgrow.data.location import data_directory, download, missing_data, reading
 from ppdgrow.data.text import TextDataset

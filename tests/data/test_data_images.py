@@ -12,7 +12,7 @@ import torch
 
 from ppdgrow.config.schema import DataConfig
 from ppdgrow.data import named, open_dataset
-from ppdgrow.data.decoding import decode
+from ppdgrow.data.images import decode
 from ppdgrow.errors import ConfigError, InvalidInputError
 
 CPU = torch.device("cpu")

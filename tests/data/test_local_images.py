@@ -15,7 +15,7 @@ from PIL import Image
 
 from ppdgrow.config.schema import DataConfig
 from ppdgrow.data import Split, open_dataset, resolve_defaults
-from ppdgrow.data.decoding import decode, size_of
+from ppdgrow.data.images import decode, size_of
 from ppdgrow.data.local.images import LocalImages
 from ppdgrow.data.local.splits import by_hash
 from ppdgrow.errors import ConfigError, InvalidInputError

@@ -235,7 +235,7 @@ def test_columns_of_rows_as_text(tmp_path: Path, suffix: str) -> None:
 def test_named_files_of_rows_are_splits_and_what_else_lies_there_is_said(tmp_path: Path) -> None:
     for name, text in (("train", "a"), ("valid", "b"), ("test", "c")):
         (tmp_path / f"{name}.csv").write_text("label;text\n" + f"1;{text}\n" * 40)
-    for name in ("README.md", "notes.txt"):
+    for name in ("README.md", "citation.csv", "notes.txt"):
         (tmp_path / name).write_text("about")
     dataset = opened(tmp_path)
     assert isinstance(dataset, TextDataset)

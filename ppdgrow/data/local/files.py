@@ -15,8 +15,9 @@ from ppdgrow.errors import InvalidInputError
 Kind = Literal["text", "images", "parquet", "rows", "saved"]
 
 # Also those that Pillow may not read: they are named then, not passed over.
-IMAGES = (".png", ".jpg", ".jpeg", ".jfif", ".bmp", ".gif", ".webp", ".tif", ".tiff", ".ppm", ".pgm", ".pbm", ".tga")
-IMAGES += (".jp2", ".heic", ".heif", ".avif")
+IMAGES = frozenset(
+    (".png", ".jpg", ".jpeg", ".jfif", ".bmp", ".gif", ".webp", ".tif", ".tiff", ".ppm", ".pgm", ".pbm", ".tga", ".jp2")
+) | {".heic", ".heif", ".avif"}
 ROWS = (".csv", ".tsv", ".jsonl", ".ndjson")
 SKIP = "or set data.skip_broken to go on without such files"
 SAVED = ("dataset_dict.json", "dataset_info.json", "state.json")  # what `save_to_disk` leaves at the top

@@ -18,8 +18,7 @@ import torch
 from ppdgrow.config.kinds import Task
 from ppdgrow.config.schema import DataConfig
 from ppdgrow.data.dataset import Split
-from ppdgrow.data.decoding import decode, size_of
-from ppdgrow.data.images import ImageDataset, LabelledImages
+from ppdgrow.data.images import ImageDataset, LabelledImages, decode, size_of
 from ppdgrow.data.local.files import SKIP, Files
 from ppdgrow.data.local.splits import Parts, by_hash, cut_of, few, parts_of, split_of_folder, split_of_name
 from ppdgrow.data.local.tables import Tables, left_out

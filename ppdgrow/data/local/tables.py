@@ -32,18 +32,19 @@ class Tables:
     """Named tables at a path, which share the columns in use; notes and keys are as those of a `Dataset`."""
 
     def __init__(self, files: Files, config: DataConfig) -> None:
-        self.root, self.names = files.root, files.names  # paths in the tables start at the root
+        self.root = files.root  # paths in the tables start here
         self.where = str(files.root / files.names[0]) if len(files.names) == 1 else str(files.root)
         self.notes = files.left_out("what is no table of that kind")
         self.keys = ("encoding",) if files.kind == "rows" else ()
-        split_of: Callable[[str], Split | None] = split_of_file
         if files.kind == "saved":
             saved = _load_saved(files.root)
-            self.names, split_of, self._table = tuple(saved), partial(split_of_name, folder=True), saved.__getitem__
+            self._table = saved.__getitem__
+            self.parts = parts_of(list(saved), partial(split_of_name, folder=True), self.where)
         else:  # a file of rows is parsed whole, and only the last one is kept
             self._table = lru_cache(maxsize=1)(partial(_open_file, files.root, config.encoding))
+            self.parts = parts_of(files.names, split_of_file, self.where)
+        self.names = [name for names in self.parts.values() for name in names]
         self.schema_of = cache(self._read_schema)
-        self.parts = parts_of(self.names, split_of, self.where)
 
     @property
     def schema(self) -> Any:
