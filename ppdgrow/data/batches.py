@@ -7,10 +7,10 @@ Every choice is drawn on the CPU, so it does not depend on the device, and copie
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import lru_cache
-from typing import Protocol
 
 import torch
 from torch import Tensor
@@ -34,18 +34,21 @@ class Batch:
     targets: Tensor
 
 
-class Examples(Protocol):
-    """A split on a device. A position, an int64 on the CPU, names one example."""
+class Examples(ABC):
+    """A split on a device. A position, an int64 on the CPU, names one example: its index, unless a subclass differs."""
 
     num_examples: int  # per epoch, N
     unit: str  # what an example is, for messages, such as `windows of 129 tokens`
 
     def epoch(self, draw: torch.Generator) -> Tensor:
         """Positions `(N,)` of one epoch in the order in which they are seen."""
+        return torch.randperm(self.num_examples, generator=draw)
 
     def spread(self, count: int) -> Tensor:
         """Positions of `count` fixed examples, evenly spread, or of all if there are fewer."""
+        return evenly_spread(count, self.num_examples)
 
+    @abstractmethod
     def batch(self, positions: Tensor, draw: torch.Generator) -> Batch:
         """The examples at `positions`; `draw` decides what is masked, if anything is."""
 
@@ -55,9 +58,7 @@ class Batches:
 
     Example j of step i is number k = i * batch_size + j in the endless sequence of epochs; it belongs to epoch
     k // N. A batch may lie across two epochs. `augmentation` is applied to the inputs, with a generator of the step.
-
-    Raises:
-        InvalidInputError: there are fewer examples than one batch; the message calls the split `name`.
+    Fewer examples than one batch are an InvalidInputError that calls them `name`.
     """
 
     def __init__(

@@ -5,6 +5,7 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Callable
 from functools import cache
+from pathlib import Path
 from typing import Any, ClassVar, Literal
 
 import torch
@@ -22,7 +23,7 @@ Split = Literal["train", "validation", "test"]
 class Dataset(ABC):
     """A data set under one task. Splits are read lazily: what is never asked for is never touched."""
 
-    name: str
+    name: str  # what figures call it: of data at a path, the last part of that
     tasks: ClassVar[tuple[Task, ...]]  # the first is the default
     keys: tuple[str, ...]  # of the recipe's `data` that are of use here, beside `name` and `directory`
     default_tokenizer: ClassVar[str | None] = None
@@ -33,13 +34,14 @@ class Dataset(ABC):
 
     def __init__(self, config: DataConfig, task: Task | None = None, tokenizer_json: str | None = None) -> None:
         self.config = config
+        self.name = Path(config.name).name or Path(config.name).resolve().name or "data"
         self.task = task or self.tasks[0]
         self.notes: list[str] = []  # what a user should know of what was read so far
         self.skipped: dict[str, str] = {}  # what was left out under `data.skip_broken`: names and reasons
         self.report: Callable[[str], object] = lambda doing: None  # hears what is done where that takes a while
         self._given_tokenizer = tokenizer_json
         self._splits: dict[Split, Any] = {}  # what was read so far, on the CPU, each with its `sha256`
-        self._on = cache(self._laid)
+        self._on = cache(self._examples_of)
 
     @property
     def warnings(self) -> list[str]:
@@ -100,7 +102,3 @@ class Dataset(ABC):
     @abstractmethod
     def _examples_of(self, split: Split, device: torch.device) -> Examples:
         """A split laid onto a device."""
-
-    def _laid(self, split: Split, device: torch.device) -> Examples:
-        self.report(f"reading {self.name} {split}")
-        return self._examples_of(split, device)

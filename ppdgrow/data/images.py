@@ -24,7 +24,7 @@ from ppdgrow.atomic import LFS_POINTER, is_lfs_pointer
 from ppdgrow.config.architecture import ImageInput
 from ppdgrow.config.kinds import Task
 from ppdgrow.config.schema import DataConfig
-from ppdgrow.data.batches import Batch, evenly_spread, to_device
+from ppdgrow.data.batches import Batch, Examples, to_device
 from ppdgrow.data.dataset import Dataset, Split
 from ppdgrow.errors import ConfigError
 
@@ -41,9 +41,6 @@ class Augmentation:
     """Each image flipped left to right or not, and shifted by up to an eighth of its sides (He et al. 2016, 4.2)."""
 
     flip: bool  # whether the mirror image of a class still belongs to it (digits do not)
-
-    def describe(self) -> str:
-        return "flipped and cropped at random" if self.flip else "cropped at random"
 
     def __call__(self, images: Tensor, draw: torch.Generator) -> Tensor:
         """Augmented images `(B, C, H, W)`; all that is random comes from `draw`, on the CPU.
@@ -83,7 +80,7 @@ class LabelledImages:
         return digest.hexdigest()
 
 
-class ImageExamples:
+class ImageExamples(Examples):
     """Images of a split on their device; the position of an image is its index."""
 
     unit = "images"
@@ -94,12 +91,6 @@ class ImageExamples:
         device = images.pixels.device
         self._mean = 255.0 * torch.tensor(mean, device=device)[:, None, None]
         self._std = 255.0 * torch.tensor(std, device=device)[:, None, None]
-
-    def epoch(self, draw: torch.Generator) -> Tensor:
-        return torch.randperm(self.num_examples, generator=draw)
-
-    def spread(self, count: int) -> Tensor:
-        return evenly_spread(count, self.num_examples)
 
     def batch(self, positions: Tensor, draw: torch.Generator) -> Batch:
         """Images `(B, C, H, W)` normalised per channel, and their classes."""
@@ -117,7 +108,6 @@ class ImageDataset(Dataset):
     std: ClassVar[tuple[float, ...]]
     keys: tuple[str, ...] = ("augment",)
     class_names: tuple[str, ...]
-    augmentation: Augmentation | None
     _splits: dict[Split, LabelledImages]
 
     def __init__(self, config: DataConfig, task: Task | None = None, tokenizer_json: str | None = None) -> None:
@@ -147,15 +137,16 @@ class ImageDataset(Dataset):
         train, validation = (len(self.images(split).labels) for split in ("train", "validation"))
         _, height, width = self.image_size
         more = ", .." if len(self.class_names) > 3 else ""
+        augmented = f", {'flipped and ' if self.flips else ''}cropped at random" if self.augmentation else ""
         return (
             f"{self.name}: {train:,} train, {validation:,} validation images of {height} x {width}, "
-            f"{len(self.class_names)} classes ({', '.join(self.class_names[:3])}{more})"
-            f"{f', {self.augmentation.describe()}' if self.augmentation else ''}"
+            f"{len(self.class_names)} classes ({', '.join(self.class_names[:3])}{more}){augmented}"
         )
 
     def images(self, split: Split) -> LabelledImages:
         """A split on the CPU."""
         if split not in self._splits:
+            self.report(f"reading {self.name} {split}")
             self._splits[split] = self.read(split)
         return self._splits[split]
 

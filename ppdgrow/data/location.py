@@ -54,11 +54,6 @@ def find(config: DataConfig) -> Path:
     return found
 
 
-def last_part(config: DataConfig) -> str:
-    """What figures call data at a path: the last part of it."""
-    return Path(config.name).name or Path(config.name).resolve().name or "data"
-
-
 def missing_data(name: str, expected: str) -> InvalidInputError:
     """The error for a folder that is there but lacks the data."""
     return InvalidInputError(

@@ -18,7 +18,7 @@ from ppdgrow.config.architecture import TokenInput
 from ppdgrow.config.kinds import Task
 from ppdgrow.config.schema import DataConfig
 from ppdgrow.console import format_count
-from ppdgrow.data.batches import NO_TARGET, Batch, evenly_spread, to_device
+from ppdgrow.data.batches import NO_TARGET, Batch, Examples, evenly_spread, to_device
 from ppdgrow.data.dataset import Dataset, Split
 from ppdgrow.data.token_cache import cached_tokenizer, cached_tokens
 from ppdgrow.data.tokenization import Tokenizer, load_tokenizer
@@ -58,7 +58,7 @@ class MaskedTask:
         return selected, torch.where(selected & (fate < MASK_SHARE + RANDOM_SHARE), replacements, -1)
 
 
-class TokenWindows:
+class TokenWindows(Examples):
     """Windows of T + 1 tokens of a stream on its device: T inputs and, one place on, T targets.
 
     In an epoch they start T apart, so that a token is a target once; a shift drawn for each epoch moves the cuts.

@@ -47,11 +47,7 @@ class TrainedTokenizer:
         self.json = tokenizer.to_str()
 
     def encode(self, raw: bytes, name: str) -> NDArray[Any]:
-        """Ids `(tokens,)` of a UTF-8 text in the smallest integer type; `name` is for messages.
-
-        Raises:
-            InvalidInputError: the text is not UTF-8.
-        """
+        """Ids `(tokens,)` of a text in the smallest integer type; InvalidInputError by its `name` if it is no UTF-8."""
         encodings = self._tokenizer.encode_batch_fast(list(_chunks(_decode(raw, name))), add_special_tokens=False)
         dtype = np.int16 if self.size <= 2**15 else np.int32
         return np.concatenate([np.zeros(0, dtype), *(np.asarray(encoding.ids, dtype) for encoding in encodings)])

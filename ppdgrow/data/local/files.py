@@ -43,11 +43,7 @@ class Files:
 
 
 def survey(path: Path) -> Files:
-    """The files of the kind that most files at a path are; hidden ones do not count.
-
-    Raises:
-        InvalidInputError: there are none, or the path cannot be read.
-    """
+    """The files of the kind that most files at a path are, hidden ones left out; InvalidInputError if it has none."""
     if path.is_file():
         return Files(path.parent, _kind_of(path.name), (path.name,))
     if not path.is_dir():
@@ -91,11 +87,7 @@ def _walk(root: Path) -> list[str]:
 
 
 def read_text(path: Path, encoding: str) -> str:
-    """A text file, without a byte order mark, its line ends (CRLF, CR) as newlines.
-
-    Raises:
-        InvalidInputError: it cannot be read, is binary, or has another encoding.
-    """
+    """A text file, without a byte order mark, its line ends (CRLF, CR) as newlines; else InvalidInputError."""
     where = f"data: {str(path)!r}"
     refuse_pointer("data", path)
     try:

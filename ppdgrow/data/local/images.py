@@ -21,8 +21,8 @@ from ppdgrow.data.dataset import Split
 from ppdgrow.data.images import ImageDataset, LabelledImages, decode, size_of
 from ppdgrow.data.local.files import SKIP, Files
 from ppdgrow.data.local.splits import Parts, by_hash, cut_of, few, parts_of, split_of_folder, split_of_name
-from ppdgrow.data.local.tables import Tables, left_out
-from ppdgrow.data.location import find, last_part
+from ppdgrow.data.local.tables import Tables
+from ppdgrow.data.location import find
 from ppdgrow.data.token_cache import few_lines
 from ppdgrow.errors import InvalidInputError, first_line
 
@@ -51,10 +51,6 @@ class LocalImages(ImageDataset):
     flips = True
     keys = (*ImageDataset.keys, "image_size", "skip_broken")
     parts: Parts
-
-    def __init__(self, config: DataConfig, task: Task | None) -> None:
-        super().__init__(config, task)
-        self.name = last_part(config)
 
     @abstractmethod
     def samples(self, part: Split | None) -> list[Sample]:
@@ -229,8 +225,7 @@ class ImageColumn(LocalImages):
             for number, value in enumerate(rows)
         ]
         without = sum(label is None for _, _, label in found)
-        if without:
-            self.notes.append(left_out(without, len(found), part, f"whose {self._label!r} is -1, the mark of no label"))
+        self._tables.note_left_out(without, len(found), part, f"whose {self._label!r} is -1, the mark of no label")
         return found
 
     def _class_of(self, value: Any, table: str, number: int) -> str | None:

@@ -65,22 +65,21 @@ class Tables:
             return self._table(name).column(column)
 
     def rows(self, part: Split | None, column: str) -> Iterator[tuple[str, list[Any]]]:
-        """The values of a column in each table of a part as Python has them, with the table's name."""
+        """The values of a column in each table of a part as Python has them, bytes as text, with the table's name."""
         for name in self.parts[part]:
-            values = self.column(name, column)
             with reading("data", self.root / name):
-                plain = values.to_pylist()
+                values = self.column(name, column).to_pylist()
+                plain = [value.decode() if isinstance(value, bytes) else value for value in values]
             yield name, plain
+
+    def note_left_out(self, some: int, count: int, part: Split | None, why: str) -> None:
+        """Say that some of a number of rows, if there are any, are not used."""
+        of_part = f" of {part}" if part else ""
+        self.notes += [f"left out {some:,} of {count:,} rows{of_part} {why}"] if some else []
 
     def _read_schema(self, name: str) -> Any:
         with reading("data", self.root / name):
             return self._table(name).schema
-
-
-def left_out(some: int, count: int, part: Split | None, why: str) -> str:
-    """The note that some of a number of rows are not used."""
-    of_part = f" of {part}" if part else ""
-    return f"left out {some:,} of {count:,} rows{of_part} {why}"
 
 
 def _open_file(root: Path, encoding: str, name: str) -> Any:
@@ -138,13 +137,12 @@ def image_columns(tables: Tables, config: DataConfig) -> tuple[str, str] | None:
     given = config.image_column
     if config.text_column is not None and given is None:
         return None
-    fits = _holds_images if given is None else _may_hold_images
-    image = _choose(tables, "image", given, IMAGE_NAMES, fits, lambda names: _only(names) or _path_column(tables))
+    image = _choose(
+        tables, "image", given, IMAGE_NAMES, _holds_images, lambda names: _only(names) or _path_column(tables)
+    )
     if image is None:
         return None
-    label = _choose(
-        tables, "label", config.label_column, LABEL_NAMES, lambda field: _type(field) in _LABELS, lambda names: None
-    )
+    label = _choose(tables, "label", config.label_column, LABEL_NAMES, _holds_labels, lambda names: None)
     if label is None:
         raise ConfigError(
             f"data {tables.where!r}: found images in {image!r} and no labels among {_columns(tables)}, expected a "
@@ -156,8 +154,7 @@ def image_columns(tables: Tables, config: DataConfig) -> tuple[str, str] | None:
 
 def text_column(tables: Tables, config: DataConfig) -> str:
     """The column of the text; ConfigError if a named one does not fit, or there are several that could be meant."""
-    fits = _holds_text if config.text_column is None else _may_hold_text
-    column = _choose(tables, "text", config.text_column, TEXT_NAMES, fits, _only)
+    column = _choose(tables, "text", config.text_column, TEXT_NAMES, _holds_text, _only)
     if column is None:
         other = "rename it to .txt to read all of it" if "encoding" in tables.keys else "use other data"
         raise ConfigError(
@@ -172,7 +169,7 @@ def _choose(
     kind: str,
     given: str | None,
     usual: tuple[str, ...],
-    fits: Callable[[Any], bool],
+    fits: Callable[[Any, bool], bool],
     otherwise: Callable[[list[str]], str | None],
 ) -> str | None:
     """The given column, else the first of the usual names, else what `otherwise` takes, of those whose type fits.
@@ -180,7 +177,7 @@ def _choose(
     A guess is noted where another column could be meant, or where it is not called as usual.
     """
     schema = tables.schema
-    fitting = [field.name for field in schema if fits(field)]
+    fitting = [field.name for field in schema if fits(field, given is not None)]
     if given in fitting:
         return given
     if given is not None:
@@ -227,29 +224,23 @@ def _type(field: Any) -> str:
     return str(field.type.value_type if pyarrow.types.is_dictionary(field.type) else field.type)
 
 
-def _may_hold_text(field: Any) -> bool:
-    return _type(field) in (*_STRINGS, *_BINARIES)
+def _holds_labels(field: Any, given: bool) -> bool:
+    return _type(field) in _LABELS
 
 
-def _holds_text(field: Any) -> bool:
-    """Strings; bytes only where the name says that they are text."""
-    return _type(field) in _STRINGS or (_may_hold_text(field) and field.name.lower() in TEXT_NAMES)
+def _holds_text(field: Any, given: bool) -> bool:
+    """Strings; bytes only where the name, or the recipe, says that they are text."""
+    return _type(field) in _STRINGS or (_type(field) in _BINARIES and (given or field.name.lower() in TEXT_NAMES))
 
 
-def _holds_images(field: Any) -> bool:
-    """Bytes, alone or in a struct as of the `datasets` library; a path without bytes where the name says so."""
-    inner = _inner(field)
-    if inner is None:
-        return str(field.type) in _BINARIES and field.name.lower() not in TEXT_NAMES
-    return inner.get("bytes") in _BINARIES or (inner.get("path") in _STRINGS and field.name.lower() in IMAGE_NAMES)
-
-
-def _may_hold_images(field: Any) -> bool:
-    return "path" in (_inner(field) or {}) or _holds_images(field) or _may_hold_text(field)
-
-
-def _inner(field: Any) -> dict[str, str] | None:
-    """The types within a struct, by name."""
+def _holds_images(field: Any, given: bool) -> bool:
+    """Bytes, alone or in a struct as of the `datasets` library; a path only where the name, or the recipe, says so."""
     import pyarrow.types
 
-    return {part.name: _type(part) for part in field.type} if pyarrow.types.is_struct(field.type) else None
+    name = field.name.lower()
+    if pyarrow.types.is_struct(field.type):
+        inner = {part.name: _type(part) for part in field.type}
+        return inner.get("bytes") in _BINARIES or (inner.get("path") in _STRINGS and (given or name in IMAGE_NAMES))
+    if given:
+        return _type(field) in (*_STRINGS, *_BINARIES)
+    return str(field.type) in _BINARIES and name not in TEXT_NAMES

@@ -11,8 +11,7 @@ from ppdgrow.config.schema import DataConfig
 from ppdgrow.data.dataset import Split
 from ppdgrow.data.local.files import ROWS, SKIP, Files, read_text
 from ppdgrow.data.local.splits import Parts, by_hash, cut_of, few, is_about, parts_of, split_of_file, split_of_folder
-from ppdgrow.data.local.tables import Tables, left_out
-from ppdgrow.data.location import last_part, reading
+from ppdgrow.data.local.tables import Tables
 from ppdgrow.data.text import TextDataset
 from ppdgrow.data.token_cache import few_lines
 from ppdgrow.errors import InvalidInputError
@@ -28,7 +27,6 @@ class LocalText(TextDataset):
 
     def __init__(self, config: DataConfig, task: Task | None, tokenizer_json: str | None) -> None:
         super().__init__(config, task, tokenizer_json)
-        self.name = last_part(config)
         self._encoded = cache(lambda part: self.text(part).encode())
 
     @abstractmethod
@@ -116,15 +114,14 @@ class TextColumn(LocalText):
     def text(self, part: Split | None) -> str:
         """All rows of the part in their order, each with a newline at its end."""
         documents, count = [], 0
-        for name, rows in self._tables.rows(part, self._column):
-            with reading("data", self._tables.root / name):
-                documents += [row.decode() if isinstance(row, bytes) else row for row in rows if row]
+        for _, rows in self._tables.rows(part, self._column):
+            documents += [row for row in rows if row]
             count += len(rows)
         if not documents:
             raise InvalidInputError(
                 f"data {self._tables.where!r}: found {count} rows and no text in the column {self._column!r}: use "
                 "other data, or name another column with -o data.text_column=NAME"
             )
-        if len(documents) < count:
-            self.notes.append(left_out(count - len(documents), count, part, f"that have no text in {self._column!r}"))
+        without = count - len(documents)
+        self._tables.note_left_out(without, count, part, f"that have no text in {self._column!r}")
         return "".join(row if row.endswith("\n") else f"{row}\n" for row in documents).replace("\r\n", "\n")
