@@ -11,7 +11,7 @@ from ppdgrow.config.schema import DataConfig
 from ppdgrow.data.dataset import Dataset
 from ppdgrow.data.local.files import survey
 from ppdgrow.data.local.images import ImageColumn, ImageFolder
-from ppdgrow.data.local.tables import Tables, image_columns, text_column
+from ppdgrow.data.local.tables import Tables, image_columns
 from ppdgrow.data.local.text import TextColumn, TextFiles
 from ppdgrow.data.location import find
 from ppdgrow.data.named import DATASETS
@@ -66,7 +66,7 @@ def _opened(config: DataConfig, task: Task | None = None, tokenizer_json: str | 
     tables = Tables(files, config)
     columns = image_columns(tables, config)
     if columns is None:
-        return TextColumn(tables, text_column(tables, config), config, task, tokenizer_json)
+        return TextColumn(tables, config, task, tokenizer_json)
     return ImageColumn(tables, *columns, config, task)
 
 

@@ -41,10 +41,7 @@ class Sample(NamedTuple):
 
 
 class LocalImages(ImageDataset):
-    """Labelled images in named parts, in memory at one size: their own if all have it, else cut to a square.
-
-    The classes are those of the training data.
-    """
+    """Images in named parts, in memory at one size; `class_names` are the classes of the training data."""
 
     mean = (0.5, 0.5, 0.5)
     std = (0.25, 0.25, 0.25)
@@ -85,12 +82,9 @@ class LocalImages(ImageDataset):
         self._check_memory(len(chosen) * 3 * height * width)
         if split != "train":
             self._refuse_untrained(chosen, {sample.label for sample in self._chosen("train")[0]})
-        images, labels = [], []
-        for sample in chosen:
-            pixels = self._attempt(sample, partial(decode, size=(height, width)))
-            if pixels is not None:
-                images.append(pixels)
-                labels.append(sample.label)
+        decoded = [(self._attempt(sample, partial(decode, size=(height, width))), sample.label) for sample in chosen]
+        images = [pixels for pixels, _ in decoded if pixels is not None]
+        labels = [label for pixels, label in decoded if pixels is not None]
         if not images:
             raise self._none_readable()
         if split == "train":

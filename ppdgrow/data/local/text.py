@@ -11,7 +11,7 @@ from ppdgrow.config.schema import DataConfig
 from ppdgrow.data.dataset import Split
 from ppdgrow.data.local.files import ROWS, SKIP, Files, read_text
 from ppdgrow.data.local.splits import Parts, by_hash, cut_of, few, is_about, parts_of, split_of_file, split_of_folder
-from ppdgrow.data.local.tables import Tables
+from ppdgrow.data.local.tables import Tables, text_column
 from ppdgrow.data.text import TextDataset
 from ppdgrow.data.token_cache import few_lines
 from ppdgrow.errors import InvalidInputError
@@ -103,11 +103,9 @@ def _split_of_text(name: str) -> Split | None:
 class TextColumn(LocalText):
     """A column of text; each row is a document, nulls are left out."""
 
-    def __init__(
-        self, tables: Tables, column: str, config: DataConfig, task: Task | None, tokenizer_json: str | None
-    ) -> None:
+    def __init__(self, tables: Tables, config: DataConfig, task: Task | None, tokenizer_json: str | None) -> None:
         super().__init__(config, task, tokenizer_json)
-        self._tables, self._column = tables, column
+        self._tables, self._column = tables, text_column(tables, config)
         self.parts, self.notes = tables.parts, tables.notes
         self.keys += ("text_column", *tables.keys)
 
