@@ -7,9 +7,10 @@ Every choice is drawn on the CPU, so it does not depend on the device, and copie
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Protocol
+from functools import lru_cache
 
 import torch
 from torch import Tensor
@@ -33,18 +34,21 @@ class Batch:
     targets: Tensor
 
 
-class Examples(Protocol):
-    """A split on a device. A position, an int64 on the CPU, names one example."""
+class Examples(ABC):
+    """A split on a device. A position, an int64 on the CPU, names one example: its index, unless a subclass differs."""
 
     num_examples: int  # per epoch, N
     unit: str  # what an example is, for messages, such as `windows of 129 tokens`
 
     def epoch(self, draw: torch.Generator) -> Tensor:
         """Positions `(N,)` of one epoch in the order in which they are seen."""
+        return torch.randperm(self.num_examples, generator=draw)
 
     def spread(self, count: int) -> Tensor:
         """Positions of `count` fixed examples, evenly spread, or of all if there are fewer."""
+        return evenly_spread(count, self.num_examples)
 
+    @abstractmethod
     def batch(self, positions: Tensor, draw: torch.Generator) -> Batch:
         """The examples at `positions`; `draw` decides what is masked, if anything is."""
 
@@ -54,19 +58,11 @@ class Batches:
 
     Example j of step i is number k = i * batch_size + j in the endless sequence of epochs; it belongs to epoch
     k // N. A batch may lie across two epochs. `augmentation` is applied to the inputs, with a generator of the step.
-
-    Raises:
-        InvalidInputError: there are fewer examples than one batch; the message calls the split `name`.
+    Fewer examples than one batch are an InvalidInputError that calls them `name`.
     """
 
     def __init__(
-        self,
-        examples: Examples,
-        *,
-        batch_size: int,
-        seed: int,
-        name: str,
-        augmentation: Augment | None = None,
+        self, examples: Examples, *, batch_size: int, seed: int, name: str, augmentation: Augment | None = None
     ) -> None:
         if examples.num_examples < batch_size:
             raise InvalidInputError(
@@ -75,7 +71,7 @@ class Batches:
             )
         self._examples, self._batch_size, self._seed = examples, batch_size, seed
         self._augmentation = augmentation
-        self._orders: dict[int, Tensor] = {}
+        self._order = lru_cache(maxsize=2)(lambda epoch: examples.epoch(generator(seed, "epoch", epoch)))
 
     def at(self, step: int) -> Batch:
         """The batch of a step, whatever was asked for before."""
@@ -88,12 +84,6 @@ class Batches:
         if self._augmentation is None:
             return batch
         return Batch(self._augmentation(batch.inputs, generator(self._seed, "augment", step)), batch.targets)
-
-    def _order(self, epoch: int) -> Tensor:
-        if epoch not in self._orders:
-            kept = {near: self._orders[near] for near in (epoch - 1, epoch + 1) if near in self._orders}
-            self._orders = kept | {epoch: self._examples.epoch(generator(self._seed, "epoch", epoch))}
-        return self._orders[epoch]
 
 
 def evaluation_batches(examples: Examples, *, batch_size: int, num_batches: int, microbatches: int = 1) -> list[Batch]:

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable
+from functools import cache
+from pathlib import Path
 from typing import Any, ClassVar, Literal
 
 import torch
@@ -19,39 +21,33 @@ Split = Literal["train", "validation", "test"]
 
 
 class Dataset(ABC):
-    """A data set under one task. Splits are read lazily: what is never asked for is never touched.
+    """A data set under one task. Splits are read lazily: what is never asked for is never touched."""
 
-    The first of `tasks` is the default. `notes` is what a user should know of what was read so far, `skipped` what was
-    left out under `data.skip_broken`, by name, with the reason. `report` is called with what is being done, where that
-    may take a while.
-    """
-
-    name: str
-    tasks: ClassVar[tuple[Task, ...]]
+    name: str  # what figures call it: of data at a path, the last part of that
+    tasks: ClassVar[tuple[Task, ...]]  # the first is the default
+    keys: tuple[str, ...]  # of the recipe's `data` that are of use here, beside `name` and `directory`
     default_tokenizer: ClassVar[str | None] = None
+    tokenizer_spec: str | None = None  # `byte`, `bpe:N` or `word`; None for images
+    sequence_length: int | None = None  # tokens of an example; None for images
+    class_names: tuple[str, ...] | None = None  # in the order of their numbers; None for text
+    augmentation: Augment | None = None  # what is done to the inputs of training batches
 
-    def __init__(self, config: DataConfig, task: Task, tokenizer_json: str | None) -> None:
+    def __init__(self, config: DataConfig, task: Task | None = None, tokenizer_json: str | None = None) -> None:
         self.config = config
-        self.task = task
-        self.notes: list[str] = []
-        self.skipped: dict[str, str] = {}
-        self.report: Callable[[str], object] = lambda doing: None
+        self.name = Path(config.name).name or Path(config.name).resolve().name or "data"
+        self.task = task or self.tasks[0]
+        self.notes: list[str] = []  # what a user should know of what was read so far
+        self.skipped: dict[str, str] = {}  # what was left out under `data.skip_broken`: names and reasons
+        self.report: Callable[[str], object] = lambda doing: None  # hears what is done where that takes a while
         self._given_tokenizer = tokenizer_json
         self._splits: dict[Split, Any] = {}  # what was read so far, on the CPU, each with its `sha256`
-        self._examples: dict[tuple[Split, torch.device], Examples] = {}
+        self._on = cache(self._examples_of)
 
     @property
     def warnings(self) -> list[str]:
         """The notes, and what was skipped: the first few, and where all are listed."""
-        return [
-            *self.notes,
-            *few_lines([f"skipped: {reason.removeprefix('data: ')}" for _, reason in sorted(self.skipped.items())]),
-        ]
-
-    @property
-    @abstractmethod
-    def keys(self) -> tuple[str, ...]:
-        """The keys of the recipe's `data` that are of use here, beside `name` and `directory`."""
+        skipped = [f"skipped: {reason.removeprefix('data: ')}" for _, reason in sorted(self.skipped.items())]
+        return [*self.notes, *few_lines(skipped)]
 
     @abstractmethod
     def input_spec(self, patch_size: int) -> TokenInput | ImageInput:
@@ -71,33 +67,13 @@ class Dataset(ABC):
             validation_examples=validation_examples,
         )
 
-    @abstractmethod
     def bytes_per_token(self, split: Split) -> float | None:
         """Raw bytes of a split per target, or None where bits per byte have no meaning (images, masked tokens)."""
-
-    @property
-    def tokenizer_spec(self) -> str | None:
-        """`byte`, `bpe:N` or `word`; None for images."""
-        return None
-
-    @property
-    def sequence_length(self) -> int | None:
-        """Tokens of an example; None for images."""
         return None
 
     @property
     def tokenizer_json(self) -> str | None:
         """The trained tokenizer in the format of the `tokenizers` library, or None if there is nothing to keep."""
-        return None
-
-    @property
-    def class_names(self) -> tuple[str, ...] | None:
-        """The names of the classes in the order of their numbers, or None."""
-        return None
-
-    @property
-    def augmentation(self) -> Augment | None:
-        """What is done to the inputs of training batches, or None."""
         return None
 
     def batches(self, split: Split, *, batch_size: int, seed: int, device: torch.device) -> Batches:
@@ -106,36 +82,23 @@ class Dataset(ABC):
         Raises:
             InvalidInputError: the data is not there, damaged, or smaller than one batch.
         """
-        return Batches(
-            self._on(split, device),
-            batch_size=batch_size,
-            seed=seed,
-            name=f"{self.name} {split}",
-            augmentation=self.augmentation,
-        )
+        name = f"{self.name} {split}"
+        examples = self._on(split, device)
+        return Batches(examples, batch_size=batch_size, seed=seed, name=name, augmentation=self.augmentation)
 
     def evaluation(
         self, split: Split, *, batch_size: int, num_batches: int, device: torch.device, microbatches: int = 1
     ) -> list[Batch]:
         """Fixed batches, evenly spread over a split; they depend on no seed. Each may be cut into `microbatches`.
 
-        The examples and their masks depend only on `batch_size * num_batches`. A split that has fewer gives
-        all it has, and the last batch may be smaller.
+        The examples and their masks depend only on `batch_size * num_batches`; a split that has fewer gives all.
 
         Raises:
             InvalidInputError: the data is not there, damaged, or smaller than one example.
         """
-        return evaluation_batches(
-            self._on(split, device), batch_size=batch_size, num_batches=num_batches, microbatches=microbatches
-        )
+        examples = self._on(split, device)
+        return evaluation_batches(examples, batch_size=batch_size, num_batches=num_batches, microbatches=microbatches)
 
     @abstractmethod
     def _examples_of(self, split: Split, device: torch.device) -> Examples:
         """A split laid onto a device."""
-
-    def _on(self, split: Split, device: torch.device) -> Examples:
-        key = (split, torch.device(device))
-        if key not in self._examples:
-            self.report(f"reading {self.name} {split}")
-            self._examples[key] = self._examples_of(*key)
-        return self._examples[key]

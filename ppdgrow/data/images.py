@@ -1,4 +1,4 @@
-"""Image data sets: all images of a split on the device as bytes, normalised when they are gathered.
+"""Image data sets: encoded images to pixels, all of a split on the device as bytes, normalised when they are gathered.
 
 Shapes: N images, B batch, C channels, H height, W width.
 """
@@ -6,36 +6,41 @@ Shapes: N images, B batch, C channels, H height, W width.
 from __future__ import annotations
 
 import hashlib
+import io
+import warnings
 from abc import abstractmethod
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import cached_property
-from typing import ClassVar
+from typing import TYPE_CHECKING, ClassVar
 
+import numpy as np
 import torch
 from pydantic import ValidationError
 from torch import Tensor
 
+from ppdgrow.atomic import LFS_POINTER, is_lfs_pointer
 from ppdgrow.config.architecture import ImageInput
 from ppdgrow.config.kinds import Task
-from ppdgrow.data.batches import Batch, evenly_spread, to_device
+from ppdgrow.config.schema import DataConfig
+from ppdgrow.data.batches import Batch, Examples, to_device
 from ppdgrow.data.dataset import Dataset, Split
 from ppdgrow.errors import ConfigError
 
+if TYPE_CHECKING:
+    from PIL.Image import Image
+
+_TURNED = range(5, 9)  # values of the EXIF orientation that swap the sides
+_DEEP = ("I", "I;16", "I;16B", "I;16L")
 PADDING_SHARE = 8  # of a side: 4 pixels of the 32 of CIFAR-10
 
 
 @dataclass(frozen=True)
 class Augmentation:
-    """Each image flipped left to right or not, and shifted by up to an eighth of its sides (He et al. 2016, 4.2).
+    """Each image flipped left to right or not, and shifted by up to an eighth of its sides (He et al. 2016, 4.2)."""
 
-    `flip` says whether the mirror image of a class still belongs to it (digits do not).
-    """
-
-    flip: bool
-
-    def describe(self) -> str:
-        return "flipped and cropped at random" if self.flip else "cropped at random"
+    flip: bool  # whether the mirror image of a class still belongs to it (digits do not)
 
     def __call__(self, images: Tensor, draw: torch.Generator) -> Tensor:
         """Augmented images `(B, C, H, W)`; all that is random comes from `draw`, on the CPU.
@@ -75,7 +80,7 @@ class LabelledImages:
         return digest.hexdigest()
 
 
-class ImageExamples:
+class ImageExamples(Examples):
     """Images of a split on their device; the position of an image is its index."""
 
     unit = "images"
@@ -86,12 +91,6 @@ class ImageExamples:
         device = images.pixels.device
         self._mean = 255.0 * torch.tensor(mean, device=device)[:, None, None]
         self._std = 255.0 * torch.tensor(std, device=device)[:, None, None]
-
-    def epoch(self, draw: torch.Generator) -> Tensor:
-        return torch.randperm(self.num_examples, generator=draw)
-
-    def spread(self, count: int) -> Tensor:
-        return evenly_spread(count, self.num_examples)
 
     def batch(self, positions: Tensor, draw: torch.Generator) -> Batch:
         """Images `(B, C, H, W)` normalised per channel, and their classes."""
@@ -107,8 +106,13 @@ class ImageDataset(Dataset):
     flips: ClassVar[bool]
     mean: ClassVar[tuple[float, ...]]
     std: ClassVar[tuple[float, ...]]
-    classes: tuple[str, ...]
+    keys: tuple[str, ...] = ("augment",)
+    class_names: tuple[str, ...]
     _splits: dict[Split, LabelledImages]
+
+    def __init__(self, config: DataConfig, task: Task | None = None, tokenizer_json: str | None = None) -> None:
+        super().__init__(config, task, tokenizer_json)
+        self.augmentation = Augmentation(self.flips) if config.augment else None
 
     @property
     @abstractmethod
@@ -117,34 +121,14 @@ class ImageDataset(Dataset):
 
     @abstractmethod
     def read(self, split: Split) -> LabelledImages:
-        """The decoded images of a split.
-
-        Raises:
-            InvalidInputError: they are not there or cannot be read.
-        """
-
-    @property
-    def keys(self) -> tuple[str, ...]:
-        return ("augment",)
-
-    @property
-    def class_names(self) -> tuple[str, ...]:
-        return self.classes
-
-    @property
-    def augmentation(self) -> Augmentation | None:
-        return Augmentation(self.flips) if self.config.augment else None
+        """The decoded images of a split; InvalidInputError if they are not there or cannot be read."""
 
     def input_spec(self, patch_size: int) -> ImageInput:
-        """The size of an image.
-
-        Raises:
-            ConfigError: the patches do not divide it.
-        """
+        """The size of an image; ConfigError if the patches do not divide it."""
         channels, height, width = self.image_size
         try:
             return ImageInput(
-                channels=channels, height=height, width=width, patch_size=patch_size, num_classes=len(self.classes)
+                channels=channels, height=height, width=width, patch_size=patch_size, num_classes=len(self.class_names)
             )
         except ValidationError as error:
             raise ConfigError(error.errors()[0]["msg"].removeprefix("Value error, ")) from None
@@ -152,21 +136,71 @@ class ImageDataset(Dataset):
     def describe(self) -> str:
         train, validation = (len(self.images(split).labels) for split in ("train", "validation"))
         _, height, width = self.image_size
-        augmented = f", {self.augmentation.describe()}" if self.augmentation else ""
+        more = ", .." if len(self.class_names) > 3 else ""
+        augmented = f", {'flipped and ' if self.flips else ''}cropped at random" if self.augmentation else ""
         return (
             f"{self.name}: {train:,} train, {validation:,} validation images of {height} x {width}, "
-            f"{len(self.classes)} classes ({', '.join(self.classes[:3])}{', ..' if len(self.classes) > 3 else ''})"
-            f"{augmented}"
+            f"{len(self.class_names)} classes ({', '.join(self.class_names[:3])}{more}){augmented}"
         )
-
-    def bytes_per_token(self, split: Split) -> None:
-        return
 
     def images(self, split: Split) -> LabelledImages:
         """A split on the CPU."""
         if split not in self._splits:
+            self.report(f"reading {self.name} {split}")
             self._splits[split] = self.read(split)
         return self._splits[split]
 
     def _examples_of(self, split: Split, device: torch.device) -> ImageExamples:
         return ImageExamples(self.images(split).to(device), self.mean, self.std)
+
+
+@contextmanager
+def opened(encoded: bytes) -> Iterator[Image]:
+    """An image file, its header read; any exception if it is none, or Pillow warns of it, as of absurd sizes."""
+    import PIL.Image
+
+    if not encoded:
+        raise ValueError("it is empty")
+    if is_lfs_pointer(encoded):
+        raise ValueError(f"it is {LFS_POINTER}")
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        with PIL.Image.open(io.BytesIO(encoded)) as image:
+            yield image
+
+
+def size_of(encoded: bytes) -> tuple[int, int]:
+    """Height and width in pixels, upright, from the header alone."""
+    from PIL import ExifTags
+
+    with opened(encoded) as image:
+        width, height = image.size
+        turned = image.getexif().get(ExifTags.Base.Orientation) in _TURNED
+    return (width, height) if turned else (height, width)
+
+
+def decode(encoded: bytes, size: tuple[int, int] | None = None) -> Tensor:
+    """Pixels `(3, H, W)` uint8 of an upright image, scaled and cut at its centre to fit a size `(H, W)`.
+
+    Grey and palette images become RGB; what is transparent is laid on white.
+    """
+    from PIL import ImageOps
+
+    with opened(encoded) as image:
+        upright = _to_rgb(ImageOps.exif_transpose(image))
+    if size is not None and upright.size != size[::-1]:
+        upright = ImageOps.fit(upright, size[::-1])
+    return torch.from_numpy(np.array(upright)).permute(2, 0, 1)
+
+
+def _to_rgb(image: Image) -> Image:
+    import PIL.Image
+
+    if image.mode in _DEEP:  # 16 bits, which Pillow would cut off at 255
+        pixels = np.asarray(image).astype(np.int64)
+        return PIL.Image.fromarray((pixels // 256 if pixels.max() > 255 else pixels).astype(np.uint8)).convert("RGB")
+    if image.has_transparency_data:
+        coloured = image.convert("RGBA")
+        ground = PIL.Image.new("RGBA", coloured.size, "white")
+        return PIL.Image.alpha_composite(ground, coloured).convert("RGB")
+    return image.convert("RGB")

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import logging
 import os
-import urllib.error
-import urllib.request
 import warnings
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
@@ -66,13 +64,11 @@ def missing_data(name: str, expected: str) -> InvalidInputError:
 
 @contextmanager
 def reading(name: str, path: Path) -> Iterator[None]:
-    """Turn the failure of a read of `path` into an error that names it; a git-lfs pointer is none of the data.
-
-    The libraries that parse files raise classes of their own, derived from these.
-    """
+    """Turn the failure of a read of `path` into an error that names it; a git-lfs pointer is none of the data."""
     refuse_pointer(name, path)
     try:
         yield
+    # The libraries that parse files raise classes of their own, derived from these.
     except (OSError, ValueError, KeyError, TypeError, RuntimeError) as error:
         raise InvalidInputError(
             f"{name}: cannot read {str(path)!r}: {_ascii_line(error)}; copy the file again, or name another folder "
@@ -93,12 +89,9 @@ def refuse_pointer(name: str, path: Path) -> None:
 
 
 def download(name: str, repository: str, configuration: str, split: str) -> Any:
-    """A split of a data set of the hub, from the library's cache if it is there.
+    """A split of a data set of the hub, from the library's cache if it is there; else InvalidInputError.
 
     Gives up within seconds where there is no network: the library itself would retry for half a minute.
-
-    Raises:
-        InvalidInputError: it is neither cached nor reachable.
     """
     from huggingface_hub import constants
 
@@ -126,14 +119,13 @@ def download(name: str, repository: str, configuration: str, split: str) -> Any:
 
 def _reachable(address: str) -> bool:
     """Whether a web server answers at all, through a proxy if the environment names one."""
+    from huggingface_hub import get_session
+
     try:
-        with urllib.request.urlopen(urllib.request.Request(address, method="HEAD"), timeout=CONNECT_SECONDS):
-            return True
-    except urllib.error.HTTPError as answer:
-        answer.close()
-        return True
-    except (OSError, ValueError):
+        get_session().head(address, timeout=CONNECT_SECONDS)
+    except Exception:  # of the library's own choice
         return False
+    return True
 
 
 def _ascii_line(error: BaseException) -> str:

@@ -16,8 +16,7 @@ import torch
 from torch import Tensor
 
 from ppdgrow.data.dataset import Dataset, Split
-from ppdgrow.data.decoding import decode
-from ppdgrow.data.images import ImageDataset, LabelledImages
+from ppdgrow.data.images import ImageDataset, LabelledImages, decode
 from ppdgrow.data.local.splits import by_hash
 from ppdgrow.data.location import data_directory, download, missing_data, reading
 from ppdgrow.data.text import TextDataset
@@ -99,7 +98,7 @@ class Cifar10(ImageDataset):
     """
 
     name = "cifar10"
-    classes = ("airplane", "automobile", "bird", "cat", "deer", "dog", "frog", "horse", "ship", "truck")
+    class_names = ("airplane", "automobile", "bird", "cat", "deer", "dog", "frog", "horse", "ship", "truck")
     image_size = (3, 32, 32)
     flips = True
     mean = (0.4914, 0.4822, 0.4465)
@@ -118,12 +117,11 @@ class Cifar10(ImageDataset):
         folder = data_directory(self.config)
         if folder is None:
             table = download(self.name, *self.hub, part)
-            return self._decoded(table.data.table.slice(rows.start, len(rows)), self.hub[0])
+            return self._decoded(table.data.table.slice(rows.start, len(rows)), Path(self.hub[0]))
         pattern = folder / "cifar10" / "plain_text" / f"{part}-*.parquet"
         pickles = folder / "cifar-10-batches-py"
-        paths = sorted(pattern.parent.glob(pattern.name))
-        if paths:
-            return self._decoded(self._read_parquet(paths, pattern, self.sizes[part], rows), str(pattern.parent))
+        if any(pattern.parent.glob(pattern.name)):
+            return self._decoded(self._read_parquet(pattern, self.sizes[part], rows), pattern.parent)
         if not pickles.is_dir():
             raise missing_data(self.name, f"{str(pattern)!r} or {str(pickles)!r}")
         # torchvision verifies checksums before it unpickles anything.
@@ -135,30 +133,29 @@ class Cifar10(ImageDataset):
             pixels = torch.from_numpy(official.data[rows.start : rows.stop]).permute(0, 3, 1, 2).contiguous()
             return self._checked(pixels, official.targets[rows.start : rows.stop])
 
-    def _read_parquet(self, paths: Sequence[Path], pattern: Path, size: int, rows: range) -> Any:
-        """The wanted rows out of files that follow each other, reading only the row groups that hold some."""
+    def _read_parquet(self, pattern: Path, size: int, rows: range) -> Any:
+        """The wanted rows out of files that follow each other, reading only the files that hold some."""
         import pyarrow
-        import pyarrow.parquet
+        from pyarrow.parquet import ParquetFile
 
-        tables, first, start = [], None, 0
-        for path in paths:
-            with reading(self.name, path), pyarrow.parquet.ParquetFile(path) as file:
-                for group in range(file.metadata.num_row_groups):
-                    stop = start + file.metadata.row_group(group).num_rows
-                    if start < rows.stop and stop > rows.start:
-                        tables.append(file.read_row_group(group, columns=["img", "label"]))
-                        first = start if first is None else first
-                    start = stop
-        if start != size or first is None:
+        tables, start = [], 0
+        for path in sorted(pattern.parent.glob(pattern.name)):
+            with reading(self.name, path), ParquetFile(path) as file:
+                stop = start + file.metadata.num_rows
+                first, last = max(start, rows.start), min(stop, rows.stop)
+                if first < last:
+                    tables.append(file.read(columns=["img", "label"]).slice(first - start, last - first))
+                start = stop
+        if start != size:
             raise InvalidInputError(
                 f"cifar10: found {start} images in {str(pattern)!r}, expected {size}: copy the missing files, or name "
                 "another folder with --data-dir"
             )
-        return pyarrow.concat_tables(tables).slice(rows.start - first, len(rows))
+        return pyarrow.concat_tables(tables)
 
-    def _decoded(self, table: Any, origin: str) -> LabelledImages:
+    def _decoded(self, table: Any, origin: Path) -> LabelledImages:
         """From the column `img`, a struct with the file's `bytes`, and the column `label`."""
-        with reading(self.name, Path(origin)):
+        with reading(self.name, origin):
             images = [decode(image["bytes"]) for image in table.column("img").to_pylist()]
             return self._checked(torch.stack(images), table.column("label").to_pylist())
 
@@ -176,7 +173,7 @@ class Digits(ImageDataset):
     """1,797 handwritten digits (Alpaydin & Kaynak 1998) of scikit-learn; grey levels 0 to 16 become 0 to 255."""
 
     name = "digits"
-    classes = tuple("0123456789")
+    class_names = tuple("0123456789")
     image_size = (1, 8, 8)
     flips = False
     mean = (0.305,)  # of the training images, measured

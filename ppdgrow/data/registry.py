@@ -4,12 +4,15 @@ from __future__ import annotations
 
 import difflib
 import os
+from pathlib import Path
 
 from ppdgrow.config.kinds import DATA_NAMES, Task
 from ppdgrow.config.schema import DataConfig
 from ppdgrow.data.dataset import Dataset
-from ppdgrow.data.local.datasets import LocalImages, LocalText, open_local, open_source
-from ppdgrow.data.local.sources import TextSource
+from ppdgrow.data.local.files import survey
+from ppdgrow.data.local.images import ImageColumn, ImageFolder
+from ppdgrow.data.local.tables import Tables, image_columns
+from ppdgrow.data.local.text import TextColumn, TextFiles
 from ppdgrow.data.location import find
 from ppdgrow.data.named import DATASETS
 from ppdgrow.errors import ConfigError, InvalidInputError
@@ -28,12 +31,8 @@ def canonical_name(name: str) -> str:
 
 def resolve_defaults(config: DataConfig) -> tuple[Task, str | None]:
     """The task and the tokenizer that a data set is meant for; of a path the files are listed, no data is read."""
-    if config.name in DATASETS:
-        dataset = DATASETS[config.name]
-    else:
-        _refuse_mistyped(config)
-        dataset = LocalText if isinstance(open_source(config), TextSource) else LocalImages
-    return dataset.tasks[0], dataset.default_tokenizer
+    dataset = _opened(config)
+    return dataset.task, dataset.default_tokenizer
 
 
 def open_dataset(config: DataConfig, task: Task, tokenizer_json: str | None = None) -> Dataset:
@@ -45,11 +44,7 @@ def open_dataset(config: DataConfig, task: Task, tokenizer_json: str | None = No
         ConfigError: there is no data set of that name, or it does not fit the task.
         InvalidInputError: nothing, or nothing usable, lies at the path.
     """
-    if config.name in DATASETS:
-        dataset = DATASETS[config.name](config, task, tokenizer_json)
-    else:
-        _refuse_mistyped(config)
-        dataset = open_local(config, task, tokenizer_json)
+    dataset = _opened(config, task, tokenizer_json)
     if task not in dataset.tasks:
         fitting = [name for name, other in DATASETS.items() if task in other.tasks]
         raise ConfigError(
@@ -59,16 +54,30 @@ def open_dataset(config: DataConfig, task: Task, tokenizer_json: str | None = No
     return dataset
 
 
-def _refuse_mistyped(config: DataConfig) -> None:
-    """A word that is neither a data set nor a path: most likely a data set, mistyped."""
-    if "/" in config.name:
-        return
+def _opened(config: DataConfig, task: Task | None = None, tokenizer_json: str | None = None) -> Dataset:
+    """At a path, this lists files and reads schemas (of CSV and JSON lines a file) and labels."""
+    if config.name in DATASETS:
+        return DATASETS[config.name](config, task, tokenizer_json)
+    files = survey(_path_of(config))
+    if files.kind == "text":
+        return TextFiles(files, config, task, tokenizer_json)
+    if files.kind == "images":
+        return ImageFolder(files, config, task)
+    tables = Tables(files, config)
+    columns = image_columns(tables, config)
+    if columns is None:
+        return TextColumn(tables, config, task, tokenizer_json)
+    return ImageColumn(tables, *columns, config, task)
+
+
+def _path_of(config: DataConfig) -> Path:
+    """Where data without a name lies; a word that is no path either is most likely a data set, mistyped."""
     try:
         if config.name.strip():
-            find(config)
-            return
+            return find(config)
     except InvalidInputError:
-        pass
+        if "/" in config.name:
+            raise
     near = difflib.get_close_matches(config.name, DATASETS, n=1)
     hint = f" (did you mean {near[0]!r}?)" if near else ""
     raise ConfigError(

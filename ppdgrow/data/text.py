@@ -16,12 +16,13 @@ from torch import Tensor
 
 from ppdgrow.config.architecture import TokenInput
 from ppdgrow.config.kinds import Task
+from ppdgrow.config.schema import DataConfig
 from ppdgrow.console import format_count
-from ppdgrow.data.batches import NO_TARGET, Batch, evenly_spread, to_device
+from ppdgrow.data.batches import NO_TARGET, Batch, Examples, evenly_spread, to_device
 from ppdgrow.data.dataset import Dataset, Split
 from ppdgrow.data.token_cache import cached_tokenizer, cached_tokens
 from ppdgrow.data.tokenization import Tokenizer, load_tokenizer
-from ppdgrow.errors import ConfigError, InvalidInputError
+from ppdgrow.errors import InvalidInputError
 
 MASK_SHARE = 0.8
 RANDOM_SHARE = 0.1
@@ -57,11 +58,10 @@ class MaskedTask:
         return selected, torch.where(selected & (fate < MASK_SHARE + RANDOM_SHARE), replacements, -1)
 
 
-class TokenWindows:
+class TokenWindows(Examples):
     """Windows of T + 1 tokens of a stream on its device: T inputs and, one place on, T targets.
 
-    In an epoch the windows start T apart, so that every token but the first of a window is a target once; a
-    shift that is drawn for each epoch moves the cuts.
+    In an epoch they start T apart, so that a token is a target once; a shift drawn for each epoch moves the cuts.
     """
 
     def __init__(self, stream: Tensor, length: int, masked: MaskedTask | None) -> None:
@@ -96,26 +96,20 @@ class TextDataset(Dataset):
     """Text in three splits; a subclass says where their bytes come from."""
 
     tasks: ClassVar[tuple[Task, ...]] = ("lm", "mlm")
+    default_tokenizer: ClassVar[str]
+    tokenizer_spec: str
+    sequence_length: int
     _splits: dict[Split, TokenStream]
+
+    def __init__(self, config: DataConfig, task: Task | None = None, tokenizer_json: str | None = None) -> None:
+        super().__init__(config, task, tokenizer_json)
+        self.tokenizer_spec = config.tokenizer or self.default_tokenizer
+        self.sequence_length = config.sequence_length
+        self.keys = ("tokenizer", "sequence_length", *(("mask_fraction",) if self.task == "mlm" else ()))
 
     @abstractmethod
     def read(self, split: Split) -> bytes:
-        """The raw UTF-8 text of a split.
-
-        Raises:
-            InvalidInputError: it is not there or cannot be read.
-        """
-
-    @property
-    def keys(self) -> tuple[str, ...]:
-        return ("tokenizer", "sequence_length", *(("mask_fraction",) if self.task == "mlm" else ()))
-
-    @property
-    def tokenizer_spec(self) -> str:
-        spec = self.config.tokenizer or self.default_tokenizer
-        if spec is None:
-            raise ConfigError(f"data.tokenizer is not set for {self.name}: expected byte, bpe:N or word")
-        return spec
+        """The raw UTF-8 text of a split; InvalidInputError if it is not there or cannot be read."""
 
     @cached_property
     def tokenizer(self) -> Tokenizer:
@@ -127,10 +121,6 @@ class TextDataset(Dataset):
     @property
     def tokenizer_json(self) -> str | None:
         return self.tokenizer.json
-
-    @property
-    def sequence_length(self) -> int:
-        return self.config.sequence_length
 
     def input_spec(self, patch_size: int) -> TokenInput:
         """Vocabulary (under `mlm` with a mask token, the last id) and sequence length."""
@@ -145,8 +135,7 @@ class TextDataset(Dataset):
         """Bytes of the raw text per token; None under `mlm`, whose loss is no code length."""
         if self.task == "mlm":
             return None
-        stream = self.stream(split)
-        return stream.num_bytes / max(1, len(stream.tokens))
+        return self.stream(split).num_bytes / max(1, len(self.stream(split).tokens))
 
     def stream(self, split: Split) -> TokenStream:
         """A split as tokens on the CPU."""

@@ -10,6 +10,7 @@ from __future__ import annotations
 import hashlib
 import os
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from importlib.metadata import version
 from pathlib import Path
 
@@ -18,7 +19,6 @@ from torch import Tensor
 
 from ppdgrow.atomic import replace_file
 from ppdgrow.data.tokenization import ByteTokenizer, Tokenizer, load_tokenizer, make_tokenizer
-from ppdgrow.errors import InvalidInputError
 
 CACHE_VARIABLE = "PPDGROW_CACHE"
 FORMAT = "1"
@@ -40,33 +40,27 @@ def cached_tokenizer(
 ) -> Tokenizer:
     """As `make_tokenizer`, trained only once on the same text; `report` hears what is being done."""
     if spec == "byte":
-        return make_tokenizer(spec, train_text)
+        return ByteTokenizer()
     report("reading the text for the tokenizer")
     text = train_text()
-    path = _entry("tokenizer", spec, hashlib.sha256(text).hexdigest())
-    try:
-        return load_tokenizer(_read(path).decode())
-    except (OSError, ValueError, InvalidInputError):
+
+    def train() -> bytes:
         report(f"training the tokenizer {spec}")
-        tokenizer = make_tokenizer(spec, lambda: text)
-        _write(path, _signed(path, (tokenizer.json or "").encode()))
-        return tokenizer
+        return (make_tokenizer(spec, lambda: text).json or "").encode()
+
+    return load_tokenizer(_kept("tokenizer", spec, hashlib.sha256(text).hexdigest(), make=train).decode())
 
 
 def cached_tokens(tokenizer: Tokenizer, raw: bytes, digest: str, name: str) -> Tensor:
     """The ids `(tokens,)` of a text with its sha256, as `Tokenizer.encode` gives them."""
     if isinstance(tokenizer, ByteTokenizer):
         return torch.from_numpy(tokenizer.encode(raw, name))
-    from safetensors import SafetensorError
     from safetensors.torch import load, save
 
-    path = _entry("tokens", digest, hashlib.sha256((tokenizer.json or "").encode()).hexdigest())
-    try:
-        return load(_read(path))["tokens"]
-    except (OSError, ValueError, KeyError, SafetensorError):
-        tokens = torch.from_numpy(tokenizer.encode(raw, name))
-        _write(path, _signed(path, save({"tokens": tokens})))
-        return tokens
+    def encode() -> bytes:
+        return save({"tokens": torch.from_numpy(tokenizer.encode(raw, name))})
+
+    return load(_kept("tokens", digest, hashlib.sha256(tokenizer.json.encode()).hexdigest(), make=encode))["tokens"]
 
 
 def few_lines(lines: Sequence[str]) -> list[str]:
@@ -75,23 +69,25 @@ def few_lines(lines: Sequence[str]) -> list[str]:
         return list(lines)
     content = "".join(f"{line}\n" for line in lines).encode("utf-8", "backslashreplace")
     path = cache_folder() / f"skipped-{hashlib.sha256(content).hexdigest()[:16]}.txt"
-    listed = f": all {len(lines):,} are listed in {str(path)!r}"
-    kept = _write(path, content)
-    return [*lines[:FEW], f"skipped {len(lines) - FEW:,} more{listed if kept else ''}"]
+    listed = f": all {len(lines):,} are listed in {str(path)!r}" if _write(path, content) else ""
+    return [*lines[:FEW], f"skipped {len(lines) - FEW:,} more{listed}"]
 
 
-def _entry(kind: str, *content: str) -> Path:
-    """The file of an entry: a checksum, then the content, of which the version of the library is a part."""
+def _kept(kind: str, *content: str, make: Callable[[], bytes]) -> bytes:
+    """What `make` gives, from the cache if it is there; before it, the file has a digest of its own name and of it."""
     key = hashlib.sha256("\n".join([FORMAT, version("tokenizers"), kind, *content]).encode()).hexdigest()
-    return cache_folder() / f"{kind}-{key[:32]}.cache"
+    path = cache_folder() / f"{kind}-{key[:32]}.cache"
 
+    def digest(entry: bytes) -> bytes:
+        return hashlib.sha256(path.name.encode() + b"\n" + entry).digest()
 
-def _read(path: Path) -> bytes:
-    """An entry without its checksum; OSError if there is none, ValueError if it is damaged."""
-    stored = path.read_bytes()
-    if _signed(path, stored[32:]) != stored:
-        raise ValueError("damaged, or named differently")
-    return stored[32:]
+    with suppress(OSError):
+        stored = path.read_bytes()
+        if digest(stored[32:]) == stored[:32]:
+            return stored[32:]
+    made = make()
+    _write(path, digest(made) + made)
+    return made
 
 
 def _write(path: Path, content: bytes) -> bool:
@@ -102,8 +98,3 @@ def _write(path: Path, content: bytes) -> bool:
     except OSError:
         return False
     return True
-
-
-def _signed(path: Path, content: bytes) -> bytes:
-    """The content behind a digest of it and of the key, which is the name: an entry under another name is none."""
-    return hashlib.sha256(path.name.encode() + b"\n" + content).digest() + content

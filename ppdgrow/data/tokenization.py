@@ -6,10 +6,8 @@ Text is cut at line ends before anything else, so that ids do not depend on how 
 from __future__ import annotations
 
 import os
-from abc import ABC, abstractmethod
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
-from types import ModuleType
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -23,42 +21,25 @@ if TYPE_CHECKING:
 END_OF_LINE = "<eos>"
 UNKNOWN = "<unk>"
 CHUNK_CHARACTERS = 4_000
+PARALLEL = "TOKENIZERS_PARALLELISM"  # said outright before the library is used, as it else warns when a process forks
 
 
-class Tokenizer(ABC):
-    """Turns text into ids below `size`; `json` is that of the `tokenizers` library, None where nothing is trained."""
-
-    size: int
-    json: str | None
-
-    @abstractmethod
-    def encode(self, raw: bytes, name: str) -> NDArray[Any]:
-        """Ids `(tokens,)` of a UTF-8 text in the smallest integer type; `name` is for messages.
-
-        Raises:
-            InvalidInputError: the text is not UTF-8.
-        """
-
-    @abstractmethod
-    def decode(self, ids: Sequence[int]) -> str:
-        """The text of some ids; bytes that are not UTF-8 become U+FFFD."""
-
-
-class ByteTokenizer(Tokenizer):
-    """Every byte is a token."""
+class ByteTokenizer:
+    """Every byte is a token; nothing is trained, so there is no `json` to keep."""
 
     size = 256
-    json = None
+    json: str | None = None
 
     def encode(self, raw: bytes, name: str) -> NDArray[np.uint8]:
         return np.frombuffer(bytearray(raw), dtype=np.uint8)
 
     def decode(self, ids: Sequence[int]) -> str:
+        """The text of some ids; bytes that are not UTF-8 become U+FFFD, here as below."""
         return bytes(ids).decode("utf-8", errors="replace")
 
 
-class TrainedTokenizer(Tokenizer):
-    """A tokenizer of the `tokenizers` library, kept whole as its JSON."""
+class TrainedTokenizer:
+    """A tokenizer of the `tokenizers` library with ids below `size`, kept whole as its JSON."""
 
     def __init__(self, tokenizer: LibraryTokenizer) -> None:
         self._tokenizer = tokenizer
@@ -66,6 +47,7 @@ class TrainedTokenizer(Tokenizer):
         self.json = tokenizer.to_str()
 
     def encode(self, raw: bytes, name: str) -> NDArray[Any]:
+        """Ids `(tokens,)` of a text in the smallest integer type; InvalidInputError by its `name` if it is no UTF-8."""
         encodings = self._tokenizer.encode_batch_fast(list(_chunks(_decode(raw, name))), add_special_tokens=False)
         dtype = np.int16 if self.size <= 2**15 else np.int32
         return np.concatenate([np.zeros(0, dtype), *(np.asarray(encoding.ids, dtype) for encoding in encodings)])
@@ -76,6 +58,9 @@ class TrainedTokenizer(Tokenizer):
         return text if self._tokenizer.decoder is not None else text.replace(END_OF_LINE, "\n")
 
 
+Tokenizer = ByteTokenizer | TrainedTokenizer
+
+
 def make_tokenizer(spec: str, train_text: Callable[[], bytes]) -> Tokenizer:
     """The tokenizer that `byte`, `bpe:N` or `word` stands for, trained on the train split where it needs it.
 
@@ -84,19 +69,18 @@ def make_tokenizer(spec: str, train_text: Callable[[], bytes]) -> Tokenizer:
     """
     if spec == "byte":
         return ByteTokenizer()
+    os.environ.setdefault(PARALLEL, "true")
     text = _decode(train_text(), "the train split")
     return TrainedTokenizer(_train_word(text) if spec == "word" else _train_bpe(text, int(spec.partition(":")[2])))
 
 
 def load_tokenizer(json: str) -> Tokenizer:
-    """A tokenizer from its JSON.
+    """A tokenizer from its JSON; InvalidInputError if that is none."""
+    os.environ.setdefault(PARALLEL, "true")
+    import tokenizers
 
-    Raises:
-        InvalidInputError: it is not a tokenizer.
-    """
-    library = _library()
     try:
-        return TrainedTokenizer(library.Tokenizer.from_str(json))
+        return TrainedTokenizer(tokenizers.Tokenizer.from_str(json))
     except Exception as error:  # the library raises bare Exception
         raise InvalidInputError(
             f"the tokenizer of the checkpoint cannot be read ({error}), expected JSON of the tokenizers library: "
@@ -106,31 +90,29 @@ def load_tokenizer(json: str) -> Tokenizer:
 
 def _train_bpe(text: str, size: int) -> LibraryTokenizer:
     """Byte-level BPE (Sennrich et al. 2016; GPT-2's pre-tokenisation) of at most `size` tokens."""
-    library = _library()
-    pre_tokenizers = library.pre_tokenizers
-    tokenizer = library.Tokenizer(library.models.BPE())
+    from tokenizers import Tokenizer, decoders, models, pre_tokenizers, trainers
+
+    tokenizer = Tokenizer(models.BPE())
     lines = pre_tokenizers.Split("\n", behavior="merged_with_previous")
     tokenizer.pre_tokenizer = pre_tokenizers.Sequence([lines, pre_tokenizers.ByteLevel(add_prefix_space=False)])
-    tokenizer.decoder = library.decoders.ByteLevel()
+    tokenizer.decoder = decoders.ByteLevel()
     alphabet = sorted(pre_tokenizers.ByteLevel.alphabet())
-    trainer = library.trainers.BpeTrainer(
-        vocab_size=size, initial_alphabet=alphabet, special_tokens=[], show_progress=False
-    )
+    trainer = trainers.BpeTrainer(vocab_size=size, initial_alphabet=alphabet, special_tokens=[], show_progress=False)
     tokenizer.train_from_iterator(_chunks(text), trainer)
     return tokenizer
 
 
 def _train_word(text: str) -> LibraryTokenizer:
     """Every word of the train split by falling frequency, a token for each line end, and one for unknown words."""
-    library = _library()
+    from tokenizers import Tokenizer, models, normalizers, pre_tokenizers
+
     counts = Counter(text.replace("\n", f" {END_OF_LINE} ").split())
     words = sorted(counts, key=lambda word: (-counts[word], word))
     if UNKNOWN not in counts:
         words.append(UNKNOWN)
-    vocabulary = {word: index for index, word in enumerate(words)}
-    tokenizer = library.Tokenizer(library.models.WordLevel(vocabulary, unk_token=UNKNOWN))
-    tokenizer.normalizer = library.normalizers.Replace("\n", f" {END_OF_LINE} ")
-    tokenizer.pre_tokenizer = library.pre_tokenizers.WhitespaceSplit()
+    tokenizer = Tokenizer(models.WordLevel({word: index for index, word in enumerate(words)}, unk_token=UNKNOWN))
+    tokenizer.normalizer = normalizers.Replace("\n", f" {END_OF_LINE} ")
+    tokenizer.pre_tokenizer = pre_tokenizers.WhitespaceSplit()
     return tokenizer
 
 
@@ -151,11 +133,3 @@ def _decode(raw: bytes, name: str) -> str:
             f"{name}: found byte 0x{raw[error.start]:02x} at offset {error.start}, expected UTF-8: "
             "convert the file, or use data.tokenizer byte"
         ) from None
-
-
-def _library() -> ModuleType:
-    """The `tokenizers` library; that it may use threads is said outright, as it else warns once the process forks."""
-    os.environ.setdefault("TOKENIZERS_PARALLELISM", "true")
-    import tokenizers
-
-    return tokenizers

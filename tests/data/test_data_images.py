@@ -12,7 +12,7 @@ import torch
 
 from ppdgrow.config.schema import DataConfig
 from ppdgrow.data import named, open_dataset
-from ppdgrow.data.decoding import decode
+from ppdgrow.data.images import decode
 from ppdgrow.errors import ConfigError, InvalidInputError
 
 CPU = torch.device("cpu")
@@ -48,7 +48,7 @@ def test_validation_is_the_last_5000_and_only_these_are_decoded(
     assert dataset.class_names is not None
     assert dataset.class_names[3] == "cat"
     assert dataset.tokenizer_json is None
-    assert dataset.bytes_per_token("validation") is None  # type: ignore[func-returns-value]
+    assert dataset.bytes_per_token("validation") is None
     assert dataset.input_spec(4).num_patches == 64
 
 
@@ -66,7 +66,7 @@ def test_the_official_python_files(tmp_path: Path, monkeypatch: pytest.MonkeyPat
     folder.mkdir()
     content = {"data": pixels.reshape(6, -1), "labels": [0, 1, 2, 7, 8, 9]}
     (folder / "test_batch").write_bytes(pickle.dumps(content))
-    (folder / "batches.meta").write_bytes(pickle.dumps({"label_names": list(named.Cifar10.classes)}))
+    (folder / "batches.meta").write_bytes(pickle.dumps({"label_names": list(named.Cifar10.class_names)}))
     with pytest.raises(InvalidInputError, match=r"cifar-10-batches-py.*--data-dir"):
         cifar(tmp_path).images("test")  # the checksums are wrong, so nothing is unpickled
     monkeypatch.setattr(CIFAR10, "_check_integrity", lambda self: True)

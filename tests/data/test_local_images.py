@@ -15,8 +15,8 @@ from PIL import Image
 
 from ppdgrow.config.schema import DataConfig
 from ppdgrow.data import Split, open_dataset, resolve_defaults
-from ppdgrow.data.decoding import decode, size_of
-from ppdgrow.data.local.datasets import LocalImages
+from ppdgrow.data.images import decode, size_of
+from ppdgrow.data.local.images import LocalImages
 from ppdgrow.data.local.splits import by_hash
 from ppdgrow.errors import ConfigError, InvalidInputError
 
@@ -64,7 +64,7 @@ def test_labels_belong_to_their_images(tmp_path: Path) -> None:
     for split in SPLITS:
         images = dataset.images(split)
         brightest = images.pixels.float().mean(dim=(2, 3)).argmax(1).tolist()
-        assert brightest == [channel[dataset.classes[label]] for label in images.labels.tolist()]
+        assert brightest == [channel[dataset.class_names[label]] for label in images.labels.tolist()]
 
 
 def test_named_splits(tmp_path: Path) -> None:
@@ -72,12 +72,12 @@ def test_named_splits(tmp_path: Path) -> None:
         write_classes(tmp_path / split, count=count)
     dataset = images_at(tmp_path)
     assert [len(dataset.images(split).labels) for split in SPLITS] == [18, 8, 10]
-    assert dataset.classes == ("cat", "dog")
+    assert dataset.class_names == ("cat", "dog")
 
 
 def test_a_class_of_trains_lies_below_train(tmp_path: Path) -> None:
     write_classes(tmp_path / "train", ["bus", "test", "train"])
-    assert images_at(tmp_path).classes == ("bus", "test", "train")
+    assert images_at(tmp_path).class_names == ("bus", "test", "train")
 
 
 @pytest.mark.parametrize("split", ["test", "val", "holdout", "train", "test/unknown", "training_set/cat"])
@@ -88,7 +88,7 @@ def test_a_folder_named_like_a_split_beside_classes_is_refused(tmp_path: Path, s
         images_at(tmp_path)
     # Control: by another name it is a class.
     (tmp_path / split.partition("/")[0]).rename(tmp_path / "testament")
-    assert images_at(tmp_path).classes == ("cat", "dog", "testament")
+    assert images_at(tmp_path).class_names == ("cat", "dog", "testament")
 
 
 def test_splits_below_the_classes_are_refused(tmp_path: Path) -> None:
@@ -104,7 +104,7 @@ def test_splits_below_the_classes_are_refused(tmp_path: Path) -> None:
 def test_other_names_of_splits(tmp_path: Path, names: tuple[str, str]) -> None:
     for name in names:
         write_classes(tmp_path / name)
-    assert images_at(tmp_path).classes == ("cat", "dog")
+    assert images_at(tmp_path).class_names == ("cat", "dog")
 
 
 def test_a_folder_beside_splits_that_is_none_is_refused(tmp_path: Path) -> None:
@@ -124,7 +124,7 @@ def test_folders_that_are_links_are_followed_and_loops_end(tmp_path: Path) -> No
     (tmp_path / "near" / "zebra").symlink_to(tmp_path / "far" / "zebra")
     (tmp_path / "near" / "cat" / "loop").symlink_to(tmp_path / "near")
     dataset = images_at(tmp_path / "near")
-    assert dataset.classes == ("cat", "zebra")
+    assert dataset.class_names == ("cat", "zebra")
     assert sum(len(dataset.images(split).labels) for split in SPLITS) == 40
 
 
@@ -141,7 +141,7 @@ def test_what_is_left_out_is_said(tmp_path: Path) -> None:
 def test_only_a_train_folder_is_cut(tmp_path: Path) -> None:
     write_classes(tmp_path / "train")
     dataset = images_at(tmp_path)
-    assert dataset.classes == ("cat", "dog")
+    assert dataset.class_names == ("cat", "dog")
     assert [len(dataset.images(split).labels) for split in SPLITS] == [32, 4, 4]
 
 
@@ -269,7 +269,7 @@ def test_a_class_without_a_training_image_is_refused(tmp_path: Path) -> None:
     write_classes(tmp_path / "test", ["unknown"], 2)
     dataset = images_at(tmp_path, skip_broken=True)
     dataset.describe()
-    assert dataset.classes == ("bird", "cat", "dog")
+    assert dataset.class_names == ("bird", "cat", "dog")
     with pytest.raises(InvalidInputError, match="the class 'unknown' has no image in the training split"):
         dataset.images("test")
 

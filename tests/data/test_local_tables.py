@@ -84,7 +84,7 @@ def test_images_with_labels(tmp_path: Path, pictures: list[bytes], labels: list[
     column = [{"bytes": picture, "path": None} for picture in pictures] if struct else pictures
     dataset = opened(parquet(tmp_path / "p.parquet", img=column, label=labels))
     assert isinstance(dataset, ImageDataset)
-    assert dataset.classes == tuple(sorted({str(label) for label in labels}))
+    assert dataset.class_names == tuple(sorted({str(label) for label in labels}))
     assert [len(dataset.images(split).labels) for split in SPLITS] == [16, 2, 2]
 
 
@@ -93,7 +93,7 @@ def test_what_labels_can_be_wrong(tmp_path: Path, pictures: list[bytes]) -> None
         opened(parquet(tmp_path / "a.parquet", img=pictures, kind=[0, 1] * 10))
     named = opened(tmp_path / "a.parquet", label_column="kind")
     assert isinstance(named, ImageDataset)
-    assert named.classes == ("0", "1")
+    assert named.class_names == ("0", "1")
     with pytest.raises(InvalidInputError, match=r"row 3 has the label None, expected a whole number or a name"):
         opened(parquet(tmp_path / "b.parquet", img=pictures, label=[0, 1, 0, None] * 5))
     with pytest.raises(ConfigError, match=r"data\.label_column is 'label', which is of type double"):
@@ -125,7 +125,7 @@ def test_classes_are_matched_by_name_across_tables(tmp_path: Path, pictures: lis
     saved("validation", ["light", "dark"], [0, 1] * 10)
     dataset = opened(folder)
     assert isinstance(dataset, ImageDataset)
-    assert dataset.classes == ("dark", "light")
+    assert dataset.class_names == ("dark", "light")
     assert dataset.images("train").labels.tolist() == [0, 1] * 10
     assert dataset.images("validation").labels.tolist() == [1, 0] * 10
     parquet(folder / "test.parquet", image=pictures, label=[0, 1] * 10)
@@ -138,7 +138,7 @@ def test_a_test_split_without_labels_stops_only_who_reads_it(tmp_path: Path, pic
     parquet(tmp_path / "set" / "test.parquet", image=pictures, label=[-1] * 20)
     dataset = opened(tmp_path / "set")
     assert isinstance(dataset, ImageDataset)
-    assert dataset.classes == ("0", "1")
+    assert dataset.class_names == ("0", "1")
     assert len(dataset.images("train").labels) == 18
     says = r"no image for the test split among 0; left out 20 of 20 rows of test whose 'label' is -1, the mark"
     with pytest.raises(InvalidInputError, match=says):
@@ -152,12 +152,12 @@ def test_a_test_split_without_labels_stops_only_who_reads_it(tmp_path: Path, pic
 def test_rows_without_a_label_are_left_out_and_said(tmp_path: Path, pictures: list[bytes]) -> None:
     dataset = opened(parquet(tmp_path / "a.parquet", image=pictures, label=[0, 1, 0, -1] * 5))
     assert isinstance(dataset, ImageDataset)
-    assert dataset.classes == ("0", "1")
+    assert dataset.class_names == ("0", "1")
     assert sum(len(dataset.images(split).labels) for split in SPLITS) == 15
     assert dataset.warnings == ["left out 5 of 20 rows whose 'label' is -1, the mark of no label"]
     signed = opened(parquet(tmp_path / "b.parquet", image=pictures, label=[-1, 1] * 10))
     assert isinstance(signed, ImageDataset)
-    assert (signed.classes, signed.warnings) == (("-1", "1"), [])
+    assert (signed.class_names, signed.warnings) == (("-1", "1"), [])
     for name, labels in (("c", [-1] * 20), ("d", [-1, 0] * 10)):
         with pytest.raises(InvalidInputError, match=r"found (no class|the one class '0'); left out (20|10) of 20 rows"):
             opened(parquet(tmp_path / f"{name}.parquet", image=pictures, label=labels))
@@ -202,7 +202,7 @@ def test_images_by_their_paths(tmp_path: Path, pictures: list[bytes]) -> None:
         dataset = opened(path)
         assert isinstance(dataset, ImageDataset)
         assert isinstance(expected, ImageDataset)
-        assert dataset.classes == ("0", "1")
+        assert dataset.class_names == ("0", "1")
         found = sum(int(dataset.images(split).pixels.sum()) for split in SPLITS)
         assert found == sum(int(expected.images(split).pixels.sum()) for split in SPLITS)
     (tmp_path / "pictures" / "3.png").unlink()
@@ -235,7 +235,7 @@ def test_columns_of_rows_as_text(tmp_path: Path, suffix: str) -> None:
 def test_named_files_of_rows_are_splits_and_what_else_lies_there_is_said(tmp_path: Path) -> None:
     for name, text in (("train", "a"), ("valid", "b"), ("test", "c")):
         (tmp_path / f"{name}.csv").write_text("label;text\n" + f"1;{text}\n" * 40)
-    for name in ("README.md", "notes.txt"):
+    for name in ("README.md", "citation.csv", "notes.txt"):
         (tmp_path / name).write_text("about")
     dataset = opened(tmp_path)
     assert isinstance(dataset, TextDataset)
@@ -276,7 +276,7 @@ def test_odd_columns(tmp_path: Path, pictures: list[bytes]) -> None:
     assert whole(opened(parquet(tmp_path / "a.parquet", text=categories))) == "\n".join(ROWS) + "\n"
     named = opened(parquet(tmp_path / "b.parquet", image=pictures, label=pa.array(["x", "y"] * 10).dictionary_encode()))
     assert isinstance(named, ImageDataset)
-    assert named.classes == ("x", "y")
+    assert named.class_names == ("x", "y")
     with pytest.raises(
         ConfigError, match=r"no labels among the columns 'image \(binary\)', 'label \(double\)', expected"
     ):
@@ -321,7 +321,7 @@ def test_saved_data_sets(tmp_path: Path, pictures: list[bytes]) -> None:
     before = {path: path.read_bytes() for path in tmp_path.rglob("*") if path.is_file()}
     dataset = opened(tmp_path / "images")
     assert isinstance(dataset, ImageDataset)
-    assert dataset.classes == ("dog", "cat"), "in the order of their numbers, not of the alphabet"
+    assert dataset.class_names == ("dog", "cat"), "in the order of their numbers, not of the alphabet"
     assert dataset.images("validation").labels.tolist() == [0, 1, 0, 1, 0]
     assert {path: path.read_bytes() for path in tmp_path.rglob("*") if path.is_file()} == before
     (tmp_path / "images" / "train" / "state.json").write_text("{")

@@ -11,8 +11,8 @@ import torch
 
 from ppdgrow.config.schema import DataConfig
 from ppdgrow.data import canonical_name, open_dataset, resolve_defaults
-from ppdgrow.data.local.datasets import LocalText
 from ppdgrow.data.local.splits import by_hash
+from ppdgrow.data.local.text import LocalText
 from ppdgrow.errors import ConfigError, InvalidInputError
 
 CPU = torch.device("cpu")

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import os
+from collections import Counter
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
 
-from ppdgrow.atomic import LFS_POINTER, is_lfs_pointer
-from ppdgrow.data.dataset import Split
-from ppdgrow.data.local.splits import few, is_about, split_of_folder, split_of_name
+from ppdgrow.data.local.splits import few, is_about
+from ppdgrow.data.location import refuse_pointer
 from ppdgrow.errors import InvalidInputError
 
 Kind = Literal["text", "images", "parquet", "rows", "saved"]
@@ -19,6 +19,7 @@ IMAGES = frozenset(
     (".png", ".jpg", ".jpeg", ".jfif", ".bmp", ".gif", ".webp", ".tif", ".tiff", ".ppm", ".pgm", ".pbm", ".tga", ".jp2")
 ) | {".heic", ".heif", ".avif"}
 ROWS = (".csv", ".tsv", ".jsonl", ".ndjson")
+SKIP = "or set data.skip_broken to go on without such files"
 SAVED = ("dataset_dict.json", "dataset_info.json", "state.json")  # what `save_to_disk` leaves at the top
 _KINDS: dict[str, Kind] = {".parquet": "parquet", **dict.fromkeys(ROWS, "rows"), **dict.fromkeys(IMAGES, "images")}
 _RUN = ("recipe.yaml", "growth.jsonl")
@@ -28,23 +29,12 @@ _UTF_16 = (b"\xff\xfe", b"\xfe\xff")
 
 @dataclass(frozen=True)
 class Files:
-    """What lies at a path.
-
-    Attributes:
-        root: the path, or the folder of a single file.
-        kind: what most of the files are.
-        names: relative posix paths of the files of that kind, sorted.
-        others: names of those of another kind.
-    """
+    """What lies at a path, or in the folder of a single file: relative posix paths, sorted."""
 
     root: Path
-    kind: Kind
-    names: tuple[str, ...]
+    kind: Kind  # what most of the files are
+    names: tuple[str, ...]  # of that kind
     others: tuple[str, ...] = ()
-
-    def split_of(self, name: str) -> Split | None:
-        """The split that a file is named for: by its first folder, else by its own name."""
-        return split_of_folder(name) or split_of_name(Path(name).stem, folder=False)
 
     def left_out(self, what: str) -> list[str]:
         """A note that names the files of another kind, if they are no words about the data."""
@@ -53,11 +43,7 @@ class Files:
 
 
 def survey(path: Path) -> Files:
-    """The files of the kind that most files at a path are; hidden ones do not count.
-
-    Raises:
-        InvalidInputError: there are none, or the path cannot be read.
-    """
+    """The files of the kind that most files at a path are, hidden ones left out; InvalidInputError if it has none."""
     if path.is_file():
         return Files(path.parent, _kind_of(path.name), (path.name,))
     if not path.is_dir():
@@ -69,14 +55,12 @@ def survey(path: Path) -> Files:
         raise InvalidInputError(
             f"data {str(path)!r} holds no files: expected text, tables (parquet, CSV, JSON lines), or images in folders"
         )
-    by_kind: dict[Kind, list[str]] = {}
-    for name in names:
-        by_kind.setdefault(_kind_of(name), []).append(name)
-    counts = {kind: sum(not is_about(name) for name in of_kind) for kind, of_kind in by_kind.items()}
-    kind = max(counts, key=lambda known: (known == "parquet", counts[known], known == "text"))
+    counts = Counter(_kind_of(name) for name in names if not is_about(name))
+    kind = max(map(_kind_of, names), key=lambda known: (known == "parquet", counts[known], known == "text"))
     if kind == "text":  # what else lies there is refused by name, or skipped, when it is read
         return Files(path, kind, tuple(names))
-    return Files(path, kind, tuple(by_kind[kind]), tuple(name for name in names if _kind_of(name) != kind))
+    of_kind = tuple(name for name in names if _kind_of(name) == kind)
+    return Files(path, kind, of_kind, tuple(name for name in names if _kind_of(name) != kind))
 
 
 def _kind_of(name: str) -> Kind:
@@ -103,20 +87,15 @@ def _walk(root: Path) -> list[str]:
 
 
 def read_text(path: Path, encoding: str) -> str:
-    """A text file, without a byte order mark, its line ends (CRLF, CR) as newlines.
-
-    Raises:
-        InvalidInputError: it cannot be read, is binary, or has another encoding.
-    """
+    """A text file, without a byte order mark, its line ends (CRLF, CR) as newlines; else InvalidInputError."""
     where = f"data: {str(path)!r}"
+    refuse_pointer("data", path)
     try:
         raw = path.read_bytes()
     except OSError as error:
         raise InvalidInputError(
             f"data: cannot read {str(path)!r} ({error.strerror or error}): make it readable, or name other data"
         ) from None
-    if is_lfs_pointer(raw):
-        raise InvalidInputError(f"{where} is {LFS_POINTER}")
     try:
         text = raw.decode(encoding)
         text.encode()  # half a character (a lone surrogate) is none

@@ -9,7 +9,7 @@ from __future__ import annotations
 import hashlib
 import re
 from collections.abc import Callable, Mapping, Sequence
-from typing import NamedTuple
+from pathlib import PurePosixPath
 
 from ppdgrow.data.dataset import Split
 from ppdgrow.errors import InvalidInputError
@@ -22,30 +22,13 @@ WORDS: dict[str, Split] = {
     **dict.fromkeys(("valid", "validation", "val", "dev", "eval", "evaluation", "valset", "devset"), "validation"),
     **dict.fromkeys(("test", "testing", "testset", "holdout"), "test"),
 }
-_WORD = re.compile(r"[a-z]+")
 _FILLERS = frozenset(["set", "data", "split", "images", "files"])
 _ABOUT = re.compile(r"(readme|license|licence|copying|citation|dataset_infos?)(\.|$)", re.IGNORECASE)
 
 
-class PartRange(NamedTuple):
-    """A range of a named part, or of everything (`part` None): from `start` to `stop`, fractions of its length."""
-
-    part: Split | None
-    start: float = 0.0
-    stop: float = 1.0
-
-    @property
-    def whole(self) -> bool:
-        return (self.start, self.stop) == (0.0, 1.0)
-
-    def indices(self, length: int) -> range:
-        """In something of this length."""
-        return range(round(self.start * length), round(self.stop * length))
-
-
 def split_of_name(name: str, *, folder: bool) -> Split | None:
     """The split that a name stands for: one word of a file's name, or of a folder's that says nothing else."""
-    words = _WORD.findall(name.lower())
+    words = re.findall("[a-z]+", name.lower())
     found = {WORDS[word] for word in words if word in WORDS}
     if folder and any(word not in WORDS and word not in _FILLERS for word in words):
         return None
@@ -58,6 +41,11 @@ def split_of_folder(name: str) -> Split | None:
     return split_of_name(first, folder=True) if rest else None
 
 
+def split_of_file(name: str) -> Split | None:
+    """The split that a file is named for: by its first folder, else by its own name."""
+    return split_of_folder(name) or split_of_name(PurePosixPath(name).stem, folder=False)
+
+
 def is_about(name: str) -> bool:
     """Whether a file tells of the data and is not part of it, such as README.md."""
     return _ABOUT.match(name.rpartition("/")[2]) is not None
@@ -67,9 +55,7 @@ def parts_of(names: Sequence[str], split_of: Callable[[str], Split | None], wher
     """Files or tables by the split that `split_of` gives each; all under None where none has one, or all have the same.
 
     With `lone`, what is named for validation or test alone, beside others, is one of them (as the tests of code).
-
-    Raises:
-        InvalidInputError: some are named for splits and others are not, or none is for train.
+    Else, that some are named for splits and others are not, or none for train, is an InvalidInputError.
     """
     parts: dict[Split | None, list[str]] = {}
     for name in names:
@@ -88,23 +74,20 @@ def parts_of(names: Sequence[str], split_of: Callable[[str], Split | None], wher
     return parts
 
 
-def split_ranges(parts: Parts, share: float) -> dict[Split, PartRange]:
-    """Where each split comes from; one that there is not is left out. What is cut off an end is a `share` of it."""
+def cut_of(parts: Parts, split: Split, share: float, where: str) -> tuple[Split | None, float, float]:
+    """The part that a split comes from, and where in it, from 0 to 1; what is cut off an end is a `share` of it."""
+    last, last_but_one = 1.0 - share, 1.0 - 2 * share
     if None in parts:
-        return {
-            "train": PartRange(None, 0.0, 1.0 - 2 * share),
-            "validation": PartRange(None, 1.0 - 2 * share, 1.0 - share),
-            "test": PartRange(None, 1.0 - share, 1.0),
-        }
-    found = {split: PartRange(split) for split in parts if split is not None}
-    if "validation" not in parts:
-        found |= {"train": PartRange("train", 0.0, 1.0 - share), "validation": PartRange("train", 1.0 - share, 1.0)}
-    return found
-
-
-def training_part(parts: Parts) -> Split | None:
-    """The part that training data comes from: what is named for it, else everything."""
-    return "train" if "train" in parts else None
+        ranges = {"train": (0.0, last_but_one), "validation": (last_but_one, last), "test": (last, 1.0)}
+        return (None, *ranges[split])
+    if "validation" not in parts and split != "test":
+        return ("train", 0.0, last) if split == "train" else ("train", last, 1.0)
+    if split not in parts:
+        raise InvalidInputError(
+            f"data {where!r} names the splits {', '.join(sorted(map(str, parts)))} and has no {split} split: add one "
+            f"that is called {split}"
+        )
+    return split, 0.0, 1.0
 
 
 def few(names: Sequence[str]) -> str:
