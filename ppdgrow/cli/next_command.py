@@ -9,13 +9,11 @@ from ppdgrow.checkpoint import RunFolder, read_config, read_state
 from ppdgrow.checkpoint.events import TrainEvent
 from ppdgrow.checkpoint.lineage import by_hand, lineage_up_to
 from ppdgrow.comparison.compare import Comparison
-from ppdgrow.comparison.history import RunHistory
+from ppdgrow.comparison.control import Words, control_command, name_of, of_one_run, word
+from ppdgrow.comparison.history import RunHistory, read_history
 from ppdgrow.config.requests import CompareRequest, GrowRequest, ProbeRequest, TrainRequest
-from ppdgrow.config.schema import Recipe
 from ppdgrow.console import Narrator
 from ppdgrow.training.context import resolved_recipe
-
-Words = tuple[str, ...]
 
 
 def propose_after(
@@ -30,7 +28,7 @@ def propose_after(
     if request.data_dir is not None and not isinstance(request, TrainRequest):  # its recipe has it
         flags += ["--data-dir", str(request.data_dir)]
     architecture, state, recipe = read_config(folder), read_state(folder), resolved_recipe(run).recipe
-    name = _name(run, folder)
+    name = name_of(run, folder)
     train = ("train", name, "--steps", str(recipe.train.steps), *flags)
     changes = by_hand(lineage_up_to(run.growth_path, state.step))
     trained = bool(changes) and isinstance(changes[-1], TrainEvent)
@@ -46,11 +44,17 @@ def propose_after(
     if state.lr_factor == 1.0:
         return narrator.propose("next, train it on, to a decayed learning rate", train)
     place = run.path if run.path.name not in ("", "..") else run.path.resolve()
-    baseline = _word(place.with_name(f"{place.name}-baseline"))
-    control: Words = ("train", "--recipe", _word(run.recipe_path), "--layers", str(architecture.num_layers))
-    control += ("--steps", str(state.step), *_of_one_run(recipe), *flags, "--out", baseline)
+    baseline = word(place.with_name(f"{place.name}-baseline"))
+    control: Words = ("train", "--recipe", word(run.recipe_path), "--layers", str(architecture.num_layers))
+    control += ("--steps", str(state.step), *of_one_run(recipe), *flags, "--out", baseline)
     why = f"next, hold it against {architecture.num_layers} layers trained from the start for as many steps"
-    return narrator.propose(why, control, ("compare", baseline, name))
+    ungrown = control_command(read_history(folder)) if architecture.newest_ids else None
+    if ungrown is None:
+        return narrator.propose(why, control, ("compare", baseline, name))
+    why += ", and against the shallow model trained on for as many FLOPs (its ungrown control)"
+    return narrator.propose(
+        why, control, (*ungrown[:-2], *flags, *ungrown[-2:]), ("compare", baseline, ungrown[-1], name)
+    )
 
 
 def propose_after_comparison(narrator: Narrator, comparison: Comparison, request: CompareRequest) -> None:
@@ -66,34 +70,21 @@ def propose_after_comparison(narrator: Narrator, comparison: Comparison, request
     for history in known:
         if history.state.lr_factor == 1.0:
             return narrator.propose(f"next, train {history.name} on, to a decayed learning rate", _train(history))
+    lacking = [run.history for arm in comparison.grown if arm.pay_off and arm.pay_off.needs_control for run in arm.runs]
+    controls = [command for command in map(control_command, lacking) if command is not None]
+    if controls:
+        beside = [command[-1] for command in controls]
+        paths = [*map(word, request.paths[:1]), *beside, *map(word, request.paths[1:])]
+        return narrator.propose("next, train the ungrown control", *controls, ("compare", *paths))
     if request.report:
         last = comparison.runs[-1].history
-        probe = ("probe", _name(last.run, last.checkpoint))
+        probe = ("probe", name_of(last.run, last.checkpoint))
         return narrator.propose(f"next, see what the blocks of {last.name} do", probe)
     report = "report.html" if find_spec("matplotlib") else "report.md"
-    words = ("compare", *map(_word, request.paths), "--report", report)
+    words = ("compare", *map(word, request.paths), "--report", report)
     return narrator.propose("next, every figure on one page", words)
 
 
 def _train(history: RunHistory) -> Words:
     assert history.recipe is not None
-    return ("train", _name(history.run, history.checkpoint), "--steps", str(history.recipe.train.steps))
-
-
-def _of_one_run(recipe: Recipe) -> Words:
-    """What takes away from a recipe that which belongs to a part of a longer training, or to a growth."""
-    return (
-        *(("-o", "growth=[]") if recipe.growth else ()),
-        *(("-o", "train.horizon=null") if recipe.train.horizon is not None else ()),
-        *(("--only", "all") if recipe.train.only != "all" else ()),
-        *(() if recipe.train.decay else ("--decay",)),
-    )
-
-
-def _name(run: RunFolder, folder: Path) -> str:
-    return _word(run.path if [folder.name] == [path.name for path in run.checkpoints()[-1:]] else folder)
-
-
-def _word(path: Path) -> str:
-    """A path that is not taken for an option."""
-    return f"./{path.as_posix()}" if path.as_posix().startswith("-") else path.as_posix()
+    return ("train", name_of(history.run, history.checkpoint), "--steps", str(history.recipe.train.steps))

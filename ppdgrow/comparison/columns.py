@@ -14,6 +14,7 @@ from statistics import fmean
 from typing import Any, NamedTuple
 
 from ppdgrow.comparison.curves import AXES, Axis, EqualPoint
+from ppdgrow.comparison.front import total_flops
 from ppdgrow.comparison.history import Budget, RunHistory, join_seeds
 from ppdgrow.comparison.insertion_columns import NOTHING, exact, insertion_figures, jump_of
 from ppdgrow.comparison.insertions import SpikeCounts
@@ -35,6 +36,7 @@ class Layout(Flag):
     MANY = auto()  # one row per arm, on a terminal and at the head of the page
     COSTS = auto()  # tables of the page
     EQUAL = auto()
+    PAYS = auto()
     SIZE = auto()
     RUNS = auto()
 
@@ -122,6 +124,7 @@ def columns(arms: Sequence[ComparedArm], verdicts: Mapping[str, str] | None = No
         *(column for axis in COSTS for column in _spent(axis)),
         *(_to_equal_loss(axis).only(verdicts is not None) for axis in AXES),
         Column("", _costs_to_equal_loss, arm_key="cost_to_baseline_loss"),
+        *_pay_offs(arms),
         *(_trials(arms[0], in_all_seeds) if any(arm.has_trials for arm in arms) else ()),
         Column("insertion", lambda arm: jump_of([i for run in arm.runs for i in run.insertions]), exact, MANY),
         *(Column(name, figure, layouts=FEW) for name, figure in insertion_figures(arms)),
@@ -234,7 +237,7 @@ def _spent(axis: Axis) -> Iterator[Column]:
 
     def ratio(arm: ComparedArm) -> Estimate | None:
         costs = [(getattr(h.state.ledger, axis) for h in (run.history, run.reference)) for run in arm.runs]
-        return estimate([own / reference if reference else None for own, reference in costs])
+        return estimate([own / reference if reference else None for own, reference in costs], ratio=True)
 
     def ratio_and_amount(arm: ComparedArm) -> str:
         found = ratio(arm)
@@ -265,6 +268,36 @@ def _costs_to_equal_loss(arm: ComparedArm) -> dict[Axis, dict[str, Any] | None] 
     ratios = [(axis, arm.cost_to_loss(axis)) for axis in AXES]
     documents = {axis: None if ratio is None else ratio.document() for axis, ratio in ratios}
     return None if arm.is_baseline else documents
+
+
+def _pay_offs(arms: Sequence[ComparedArm]) -> Iterator[Column]:
+    """A grown arm against what its FLOPs buy without growing."""
+
+    def of(key: str) -> Callable[[ComparedArm], Any]:
+        return lambda arm: None if arm.pay_off is None else getattr(arm.pay_off, key)
+
+    known = any(arm.pay_off is not None for arm in arms)
+    judged = any(arm.pay_off is not None and arm.pay_off.difference is not None for arm in arms)
+    gains = any(arm.pay_off is not None and arm.pay_off.compute_gain is not None for arm in arms)
+    yield Column("FLOPs in all", _total_flops, layouts=Layout.PAYS).only(known)
+    yield _mean(LOSS, lambda run: run.validation.loss, 4, layouts=Layout.PAYS).only(known)
+    bought = partial(with_deviation, digits=4)
+    yield Column("ungrown at its FLOPs", of("front_loss"), bought, FEW | Layout.PAYS, "front_loss").only(judged)
+    against = partial(with_interval, digits=4)
+    yield Column("against ungrown", of("difference"), against, FEW | MANY | Layout.PAYS, "front_difference").only(
+        judged
+    )
+    yield Column("compute gain", of("compute_gain"), format_gain, FEW | MANY | Layout.PAYS, "compute_gain").only(gains)
+    yield Column("growing paid", of("pays"), layouts=Layout.PAYS, arm_key="pays").only(known)
+    yield Column("why not known", of("doubt"), layouts=Layout.PAYS, arm_key="pays_doubt").only(known)
+
+
+def _total_flops(arm: ComparedArm) -> str:
+    return format_flops(fmean(total_flops(history) for history in arm.histories))
+
+
+def format_gain(gain: Estimate) -> str:
+    return f"{gain.mean:.2f}{interval(gain.low, gain.high, 2, '')}"
 
 
 def _trials(baseline: ComparedArm, in_all_seeds: str) -> Iterator[Column]:

@@ -24,6 +24,7 @@ from ppdgrow.comparison.comparability import (
 from ppdgrow.comparison.criteria import ONE_SEED, Criterion, Verdict, rule_criteria, success_criteria, verdict_of
 from ppdgrow.comparison.document import arm_documents, run_documents
 from ppdgrow.comparison.evaluation import difference_to_twin, evaluate_on_test
+from ppdgrow.comparison.front import Pays
 from ppdgrow.comparison.history import RunHistory, read_history
 from ppdgrow.comparison.measures import ComparedArm, ComparedRun, several_seeds
 from ppdgrow.config.growth import TrialConfig
@@ -82,11 +83,35 @@ class Comparison:
         return tuple(run for arm in self.arms for run in arm.runs)
 
     @property
+    def grown(self) -> list[ComparedArm]:
+        """The arms that were grown and are held against the baseline."""
+        return [arm for arm in self.arms if arm.pay_off is not None]
+
+    @property
+    def deciding(self) -> list[Criterion]:
+        """The criteria of the grown arms, beside which others are controls; of all arms where none was grown."""
+        names = {arm.name for arm in self.grown or self.arms}
+        return [criterion for criterion in self.criteria if criterion.run in names]
+
+    @property
     def verdict(self) -> Verdict:
         """That of the rule that decides; else `accept` iff a criterion was judged and all that were passed."""
         if self.decision is not None:
             return "accept" if self.decision.accepted else "reject"
-        return verdict_of(self.criteria)
+        return verdict_of(self.deciding)
+
+    @property
+    def pays(self) -> Pays:
+        """Whether growing paid: of several grown arms, whether all of them did."""
+        found = {arm.pay_off.pays for arm in self.grown if arm.pay_off is not None}
+        return "no" if "no" in found else "yes" if found == {"yes"} else "not judged"
+
+    @property
+    def compute_gain(self) -> float | None:
+        """Of the grown arm, or the least of several; None where one is not known."""
+        gains = [arm.pay_off.compute_gain for arm in self.grown if arm.pay_off is not None]
+        known = [gain.mean for gain in gains if gain is not None]
+        return min(known) if known and len(known) == len(gains) else None
 
     def verdict_on(self, arm: ComparedArm) -> Verdict | None:
         """The verdict on one arm by its own criteria; None for the baseline."""
@@ -112,6 +137,8 @@ class Comparison:
             "criteria": [asdict(criterion) for criterion in self.criteria],
             "decision": decision,
             "verdict": self.verdict,
+            "pays": self.pays,
+            "compute_gain": self.compute_gain,
             "warnings": list(self.warnings),
             "notes": list(self.notes),
         }
@@ -166,11 +193,11 @@ def compare_runs(paths: Sequence[Path]) -> Comparison:
     arms, warnings = read_arms(paths)
     if len(arms) < 2:
         raise InvalidInputError(f"nothing is left to compare with {arms[0].name!r}: {'; '.join(warnings)}")
-    first, *others = (history for arm in arms for history in arm.histories)
-    for other in others:
-        refuse_incomparable(first, other)
+    histories = [history for arm in arms for history in arm.histories]
+    for other in histories[1:]:
+        refuse_incomparable(histories[0], other)
     baseline = arms[0]
-    compared = (baseline, *(arm.against(baseline) for arm in arms[1:]))
+    compared = (baseline, *(arm.against(baseline).judged_beside(histories) for arm in arms[1:]))
     criteria = tuple(criterion for arm in compared[1:] for criterion in success_criteria(baseline, arm))
     return Comparison(compared, criteria, (*warnings, *warnings_about(compared)), _notes(compared))
 

@@ -12,6 +12,7 @@ from functools import partial
 from typing import Any, Literal
 
 from ppdgrow.comparison.curves import Axis
+from ppdgrow.comparison.front import PayOff
 from ppdgrow.comparison.history import RunHistory
 from ppdgrow.comparison.measures import ComparedArm
 from ppdgrow.statistics import Estimate, estimate
@@ -32,7 +33,9 @@ COMPARABLE_LOSS = "comparable final loss"
 COMPARABLE_ACCURACY = "comparable final accuracy"
 CHEAPER_FLOPS = "FLOPs to equal loss"
 CHEAPER_SECONDS = "wall-clock to equal loss"
+PAYS = "pays against ungrown training"
 
+UNGROWN = "ungrown runs"
 ONE_SEED = "one seed: no interval"
 NOT_DECIDING = "does not decide"
 UNTRAINED = "not judged: not trained since it was grown"
@@ -76,6 +79,7 @@ def success_criteria(baseline: ComparedArm, arm: ComparedArm) -> tuple[Criterion
     With several seeds an end of the 95 % interval of the paired differences decides, with one the figure itself.
     Equal steps are the last step at which both were evaluated. The cost to equal loss is that until the validation loss
     first fell to the baseline's final loss, interpolated between evaluations, over the same cost of the baseline.
+    Growing pays if the final loss is below what the same FLOPs buy without it.
     """
     new = partial(Criterion, run=arm.name, against=baseline.name, passed=None, value=None, seeds=0)
     of_loss = partial(new, unit=loss_unit(arm.first.history))
@@ -93,11 +97,13 @@ def success_criteria(baseline: ComparedArm, arm: ComparedArm) -> tuple[Criterion
         _cost(new(CHEAPER_FLOPS, bound=COST_BOUND, relation="<=", unit="ratio"), arm, "flops"),
         _cost(new(CHEAPER_SECONDS, bound=COST_BOUND, relation="<=", unit="ratio"), arm, "seconds"),
     ]
+    pays = [] if arm.pay_off is None else [_pays(of_loss(PAYS, bound=LOSS_BOUND, relation="<"), arm.pay_off)]
     if any(run.history.untrained for run in arm.runs):
         of_training = [replace(criterion, passed=None, note=UNTRAINED) for criterion in of_training]
     elif not arm.pairs:
         of_training = [replace(criterion, note=NO_COMMON_SEED) for criterion in of_training]
-    return (_no_insertion_spike(of_loss(NO_INSERTION_SPIKE, bound=INSERTION_BOUND, relation="<="), arm), *of_training)
+    spike = _no_insertion_spike(of_loss(NO_INSERTION_SPIKE, bound=INSERTION_BOUND, relation="<="), arm)
+    return (spike, *of_training, *pays)
 
 
 def _no_insertion_spike(criterion: Criterion, arm: ComparedArm) -> Criterion:
@@ -133,15 +139,22 @@ def _lower_loss(criterion: Criterion, baseline: ComparedArm, arm: ComparedArm) -
 
 
 def _cost(criterion: Criterion, arm: ComparedArm, axis: Axis) -> Criterion:
-    """What the arm cost up to the baseline's final loss, over what the baseline did; mean over the seeds."""
+    """What the arm cost up to the baseline's final loss, over what the baseline did."""
     reached, of = arm.reached(axis), len(arm.pairs)
-    criterion = _judged(criterion, arm.cost_to_loss(axis), "mean")
+    criterion = _judged(criterion, arm.cost_to_loss(axis), "high")
     if of and not arm.recorded(axis):
         return replace(criterion, note="its cost was not recorded")
     if reached < of:
         missed = "not reached" if of == 1 else f"reached by {reached} of {of} seeds"
         return replace(criterion, passed=False, note=f"{missed} within the run")
     return criterion
+
+
+def _pays(criterion: Criterion, pay_off: PayOff) -> Criterion:
+    """The arm's final loss is below that of the front of ungrown runs at its FLOPs."""
+    if pay_off.doubt:
+        return replace(criterion, against=UNGROWN, note=pay_off.doubt)
+    return _judged(replace(criterion, against=UNGROWN), pay_off.difference, "high")
 
 
 def _judged(criterion: Criterion, figure: Estimate | None, end: End) -> Criterion:

@@ -16,7 +16,8 @@ from ppdgrow.statistics import Estimate
 ARM_KEYS = (
     *("name", "runs", "seeds", "paired_seeds", "left_out", "loss", "accuracy", "train_loss", "test_loss"),
     *("test_accuracy", "flops_ratio", "seconds_ratio", "loss_difference", "accuracy_difference"),
-    *("cost_to_baseline_loss", "verdict", "curves"),
+    *("cost_to_baseline_loss", "front_loss", "front_difference", "compute_gain", "pays", "pays_doubt"),
+    *("verdict", "curves"),
 )
 RUN_KEYS = (
     *("name", "run", "checkpoint", "checkpoint_sha256", "seeds", "layers", "parameters", "flops_per_token"),

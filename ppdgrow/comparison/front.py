@@ -12,7 +12,6 @@ import numpy as np
 
 from ppdgrow.comparison.curves import cost_of
 from ppdgrow.comparison.history import RunHistory
-from ppdgrow.comparison.measures import ComparedArm
 from ppdgrow.console import format_flops
 from ppdgrow.statistics import Estimate, estimate
 
@@ -75,7 +74,7 @@ def _above(middle: tuple[float, float], left: tuple[float, float], right: tuple[
 
 @dataclass(frozen=True)
 class PayOff:
-    """A grown arm against the front of ungrown runs of its seeds.
+    """A grown arm against the front of the ungrown runs of its seeds.
 
     `front_loss` (nats) is what its FLOPs buy without growing, `difference` its own loss less that, `compute_gain` the
     FLOPs for its loss without growing over its own: each None where it is not known, and `doubt` then says why.
@@ -97,12 +96,6 @@ class PayOff:
         return "yes" if worst < 0 else "no"
 
 
-def pay_offs(arms: Sequence[ComparedArm]) -> dict[str, PayOff]:
-    """By name, each arm that was grown."""
-    ungrown = [history for arm in arms for history in arm.histories if is_ungrown(history)]
-    return {arm.name: _pay_off(arm, ungrown) for arm in arms if all(h.insertions for h in arm.histories)}
-
-
 def is_ungrown(history: RunHistory) -> bool:
     """Whether a run shows what its FLOPs buy without growing: never changed, and at the end of its decay."""
     return not history.surgery and history.decayed and history.cut_short is None
@@ -115,51 +108,52 @@ def is_control(history: RunHistory, grown: RunHistory) -> bool:
     return alike and own.num_layers == grown.insertions[0].layers_before
 
 
-def _pay_off(arm: ComparedArm, ungrown: Sequence[RunHistory]) -> PayOff:
-    unready = [history.name for history in arm.histories if not history.decayed or history.cut_short]
+def total_flops(history: RunHistory) -> float:
+    """FLOPs of a run up to its last evaluation, its shallow phase and its trials included."""
+    return cost_of(history, history.final, "flops") or 0.0
+
+
+def pay_off(grown: Sequence[RunHistory], others: Iterable[RunHistory]) -> PayOff:
+    """The runs of a grown arm against the ungrown ones among others."""
+    unready = [history.name for history in grown if history.untrained or history.cut_short or not history.decayed]
     if unready:
         return PayOff(doubt=f"the learning rate of {', '.join(unready)} is not at the end of its decay")
-    if not any(is_control(history, grown) for history in ungrown for grown in arm.histories):
+    ungrown = [history for history in others if is_ungrown(history)]
+    if not any(is_control(history, one) for history in ungrown for one in grown):
         return PayOff(doubt="there is no ungrown control", needs_control=True)
-    fronts = _fronts(arm, ungrown)
+    fronts = _fronts(grown, ungrown)
     if not fronts:
         return PayOff(doubt="no ungrown control has a seed in common", needs_control=True)
-    costs = [_cost(grown) for grown, _ in fronts]
+    costs = [total_flops(history) for history, _ in fronts]
+    losses = [history.final.validation.loss for history, _ in fronts]
     bought = [front.loss_at(cost) for cost, (_, front) in zip(costs, fronts, strict=True)]
-    needed = [front.flops_for(grown.final.validation.loss) for grown, front in fronts]
-    gains = [None if flops is None else flops / cost for flops, cost in zip(needed, costs, strict=True)]
-    losses = zip((grown.final.validation.loss for grown, _ in fronts), bought, strict=True)
-    outside = [front for (_, front), loss in zip(fronts, bought, strict=True) if loss is None]
+    needed = [front.flops_for(loss) for loss, (_, front) in zip(losses, fronts, strict=True)]
     doubt = ""
-    if outside:
-        doubt = (
-            f"it took {format_flops(fmean(costs))}, outside what the ungrown runs took "
-            f"({format_flops(outside[0].smallest)} to {format_flops(outside[0].largest)})"
-        )
+    if None in bought:
+        front = fronts[bought.index(None)][1]
+        tried = f"{format_flops(front.smallest)} to {format_flops(front.largest)}"
+        doubt = f"the ungrown runs took {tried}, none as many as its {format_flops(fmean(costs))}"
     return PayOff(
         front_loss=estimate(bought),
-        difference=estimate([None if front is None else own - front for own, front in losses]),
-        compute_gain=estimate(gains, ratio=True),
+        difference=estimate([None if at is None else loss - at for loss, at in zip(losses, bought, strict=True)]),
+        compute_gain=estimate(
+            [None if flops is None else flops / cost for flops, cost in zip(needed, costs, strict=True)], ratio=True
+        ),
         doubt=doubt,
-        needs_control=bool(outside),
+        needs_control=bool(doubt),
     )
 
 
-def _fronts(arm: ComparedArm, ungrown: Sequence[RunHistory]) -> list[tuple[RunHistory, Front]]:
-    """The runs of an arm that have a control of their seed, each with the front of the ungrown runs of that seed.
+def _fronts(grown: Sequence[RunHistory], ungrown: Sequence[RunHistory]) -> list[tuple[RunHistory, Front]]:
+    """The grown runs that have a control of their seed, each with the front of the ungrown runs of that seed.
 
     A single run whose seed no control has is held against the ungrown runs of all seeds.
     """
     found = []
-    for grown in arm.histories:
-        rivals = [history for history in ungrown if history.seeds == grown.seeds]
-        if len(arm.histories) == 1 and not any(is_control(history, grown) for history in rivals):
+    for history in grown:
+        rivals = [one for one in ungrown if one.seeds == history.seeds]
+        if len(grown) == 1 and not any(is_control(one, history) for one in rivals):
             rivals = list(ungrown)
-        if any(is_control(history, grown) for history in rivals):
-            found.append((grown, Front.of((_cost(one), one.final.validation.loss) for one in rivals)))
+        if any(is_control(one, history) for one in rivals):
+            found.append((history, Front.of((total_flops(one), one.final.validation.loss) for one in rivals)))
     return found
-
-
-def _cost(history: RunHistory) -> float:
-    """FLOPs of the run, its shallow phase and its trials included."""
-    return cost_of(history, history.final, "flops") or 0.0

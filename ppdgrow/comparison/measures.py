@@ -7,6 +7,7 @@ from dataclasses import dataclass, replace
 from functools import cached_property
 
 from ppdgrow.comparison.curves import Axis, EqualFigures, cost_ratio, equal_figures, recorded
+from ppdgrow.comparison.front import PayOff, pay_off
 from ppdgrow.comparison.history import RunHistory
 from ppdgrow.comparison.insertions import Insertion, SpikeCounts, SpikeSteps, find_spikes, insertions_of
 from ppdgrow.config.state import Cost, Validation
@@ -75,12 +76,14 @@ class ComparedRun:
 class ComparedArm:
     """Runs that differ in nothing but their seeds, by rising seed, with what they say together.
 
-    A figure is None where a run lacks it, or for the baseline. `left_out` names runs of its folder that do not count.
+    A figure is None where a run lacks it, or for the baseline. `left_out` names runs of its folder that do not count;
+    `pay_off` is that of an arm that was grown.
     """
 
     name: str
     runs: tuple[ComparedRun, ...]
     left_out: tuple[str, ...] = ()
+    pay_off: PayOff | None = None
 
     @classmethod
     def of(cls, name: str, histories: Sequence[RunHistory], left_out: Sequence[str] = ()) -> ComparedArm:
@@ -96,6 +99,11 @@ class ComparedArm:
         pairs = [(history, references.get(history.seeds)) for history in self.histories]
         runs = tuple(ComparedRun(history, found or first, paired=found is not None) for history, found in pairs)
         return replace(self, runs=runs)
+
+    def judged_beside(self, histories: Sequence[RunHistory]) -> ComparedArm:
+        """The arm, if it was grown, with its figures against the ungrown ones of all these runs."""
+        grown = all(history.insertions for history in self.histories)
+        return replace(self, pay_off=pay_off(self.histories, histories)) if grown else self
 
     @property
     def is_baseline(self) -> bool:
@@ -133,7 +141,7 @@ class ComparedArm:
 
     def cost_to_loss(self, axis: Axis) -> Estimate | None:
         """Cost to the baseline's final loss over the baseline's own; None where a seed never reached it."""
-        return None if self.is_baseline else estimate([run.cost_to_loss(axis) for run in self.pairs])
+        return None if self.is_baseline else estimate([run.cost_to_loss(axis) for run in self.pairs], ratio=True)
 
     def recorded(self, axis: Axis) -> bool:
         """Whether every pair has the costs on this axis."""
@@ -150,4 +158,4 @@ def several_seeds(arms: Sequence[ComparedArm]) -> bool:
 
 def single_runs(arm: ComparedArm) -> list[ComparedArm]:
     """Each run of an arm as an arm of its own."""
-    return [replace(arm, runs=(run,), left_out=()) for run in arm.runs]
+    return [replace(arm, runs=(run,), left_out=(), pay_off=None) for run in arm.runs]

@@ -1,6 +1,7 @@
 """The picture of a comparison: validation loss of every arm over steps, FLOPs and wall-clock, seeds as bands.
 
-Above the losses themselves, below them their difference to the baseline. A mark on a curve is an insertion.
+Above the losses themselves, below them their difference to the baseline. A mark on a curve is an insertion. Beside them
+the final loss of every run over its FLOPs, with the front of the ungrown ones.
 """
 
 from __future__ import annotations
@@ -15,7 +16,8 @@ from ppdgrow.comparison.columns import AXIS_TEXT, LOSS
 from ppdgrow.comparison.compare import Comparison
 from ppdgrow.comparison.criteria import loss_unit
 from ppdgrow.comparison.curves import AXES, Axis, Band, bands, costed_points, difference_band
-from ppdgrow.comparison.measures import ComparedArm, several_seeds
+from ppdgrow.comparison.front import Front, is_ungrown, total_flops
+from ppdgrow.comparison.measures import ComparedArm, ComparedRun, several_seeds
 from ppdgrow.console.picture import COLOURS, INK, new_figure, render
 
 if TYPE_CHECKING:
@@ -37,8 +39,10 @@ def draw_comparison(comparison: Comparison, file_format: str) -> bytes:
     """The bytes of the picture, `svg` or `png`; the same comparison gives the same bytes."""
     from matplotlib.ticker import EngFormatter
 
-    with new_figure(12.5, 7.5) as figure:
-        rows = figure.subplots(2, len(AXES), sharex="col")
+    with new_figure(16, 7.5) as figure:
+        grid = figure.add_gridspec(2, len(AXES) + 1)
+        _front(figure.add_subplot(grid[:, -1]), comparison)
+        rows = grid[:, :-1].subgridspec(2, len(AXES)).subplots(sharex="col")
         for axis, losses, differences in zip(AXES, *rows, strict=True):
             _losses(losses, comparison, axis)
             _differences(differences, comparison, axis)
@@ -70,6 +74,40 @@ def _differences(axes: Axes, comparison: Comparison, axis: Axis) -> None:
             _curve(axes, band, place)
             scaled += _values(band, SCALED_FROM * max(band.at, default=0.0))
     _frame(axes, scaled)
+
+
+def _front(axes: Axes, comparison: Comparison) -> None:
+    """Final loss over all training FLOPs: a point for each run, grown ones joined to where they grew; the front."""
+
+    ends: list[float] = []
+    for place, arm in enumerate(comparison.arms):
+        for run in arm.runs:
+            cost, loss = total_flops(run.history), run.validation.loss
+            starts = _starts(run)
+            axes.plot([*(at for at, _ in starts), cost], [*(at for _, at in starts), loss], ":", color=_colour(place))
+            axes.plot([cost], [loss], "o" if not starts else "D", markersize=5, color=_colour(place))
+            ends.append(loss)
+    ungrown = [arm for arm in comparison.arms if all(is_ungrown(history) for history in arm.histories)]
+    points = [
+        (fmean(map(total_flops, arm.histories)), fmean(run.validation.loss for run in arm.runs)) for arm in ungrown
+    ]
+    if len(points) > 1:
+        front = Front.of(points)
+        axes.plot(*zip(*front.points, strict=True), color=INK, linewidth=1.0, zorder=0)
+    _frame(axes, ends)
+    axes.set_xscale("log")
+    axes.set_xlabel("training FLOPs in all (logarithmic)")
+    axes.set_ylabel(f"final {LOSS}")
+
+
+def _starts(run: ComparedRun) -> list[tuple[float, float]]:
+    """FLOPs and loss at each insertion of a run, where they are known."""
+    known = costed_points(run.history, "flops")
+    if not known:
+        return []
+    steps, costs = [point.step for point, _ in known], [cost for _, cost in known]
+    found = [(insertion.step, insertion.loss_before) for insertion in run.insertions]
+    return [(float(np.interp(step, steps, costs)), loss) for step, loss in found if loss is not None]
 
 
 def _curve(axes: Axes, band: Band, place: int) -> None:
@@ -132,4 +170,4 @@ def _legend(figure: Figure, comparison: Comparison) -> None:
         text.set_text(arm.name)  # or _x, which matplotlib would hide as a label
     several = several_seeds(comparison.arms)
     shaded = "lines are means over seeds, bands reach from the lowest to the highest seed; " if several else ""
-    figure.suptitle(f"{shaded}open circles are insertions", fontsize=9)
+    figure.suptitle(f"{shaded}open circles are insertions; right: one point per run, diamonds are grown", fontsize=9)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shlex
 from collections import defaultdict
 from collections.abc import Iterator
 from dataclasses import replace
@@ -11,6 +12,7 @@ from statistics import fmean
 
 from ppdgrow.comparison.columns import Layout, arm_rows, columns
 from ppdgrow.comparison.compare import HTML, Comparison
+from ppdgrow.comparison.control import control_command
 from ppdgrow.comparison.criteria import ONE_SEED, loss_unit
 from ppdgrow.comparison.history import join_seeds
 from ppdgrow.comparison.insertion_columns import insertion_rows
@@ -70,6 +72,7 @@ def report_page(comparison: Comparison, picture: bytes | None, picture_file: str
         Heading("Criteria"),
         criteria_matrix(comparison),
         Table(header, criteria, left=(0, 1, 5)),
+        *_pays(comparison),
         Heading("Cost to the final loss of the baseline"),
         Paragraph(
             f"Cost until the validation loss first fell to the final loss of {baseline.name} (of the same seed), over "
@@ -108,6 +111,25 @@ def _how_to_read(comparison: Comparison) -> str:
         f"{comparison.baseline.name}; to equal loss: see below. "
         "Insertion: the largest change of the validation loss by putting blocks in, in any seed; 0 is exact."
     )
+
+
+def _pays(comparison: Comparison) -> Iterator[Block]:
+    """Grown arms against what their FLOPs buy without growing."""
+    if not comparison.grown:
+        return
+    shown = [column for column in columns(comparison.arms) if column.layouts & Layout.PAYS]
+    yield Heading("Did growing pay")
+    yield arm_rows(comparison.grown, shown)
+    yield Paragraph(
+        "Ungrown runs that end at the end of their decay span a front: the lower convex hull of their final losses "
+        "over the logarithm of their FLOPs, by seed. Against ungrown: the final loss of an arm minus that of the "
+        "front at its FLOPs, its shallow phase and its rejected trials included. Compute gain: the FLOPs that the "
+        "front takes for its loss, over its own; a dash where its loss is below or above that of every ungrown run."
+    )
+    needed = [run.history for arm in comparison.grown if arm.pay_off and arm.pay_off.needs_control for run in arm.runs]
+    commands = [shlex.join(("ppdgrow", *command)) for command in map(control_command, needed) if command is not None]
+    if commands:
+        yield Lines("Commands that train the missing ungrown controls", tuple(commands))
 
 
 def _insertions(comparison: Comparison) -> Iterator[Block]:

@@ -10,10 +10,11 @@ import re
 from collections.abc import Mapping, Sequence
 from itertools import takewhile
 
-from ppdgrow.comparison.columns import Layout, arm_rows, interval
+from ppdgrow.comparison.columns import Layout, arm_rows, format_gain, interval
 from ppdgrow.comparison.compare import Comparison
-from ppdgrow.comparison.criteria import NO_INSERTION_SPIKE, ONE_SEED, Criterion
+from ppdgrow.comparison.criteria import NO_INSERTION_SPIKE, ONE_SEED, UNGROWN, Criterion
 from ppdgrow.comparison.insertion_columns import NOTHING, exact
+from ppdgrow.comparison.measures import ComparedArm
 from ppdgrow.console import format_count, format_flops, format_seconds, table_columns
 from ppdgrow.console.page import Table
 from ppdgrow.console.tables import table_width
@@ -73,7 +74,8 @@ def criteria_rows(comparison: Comparison) -> dict[str, Table]:
     """The criteria of each arm, by who is held against whom."""
     found: dict[str, list[tuple[str, ...]]] = {}
     for criterion in comparison.criteria:
-        rows = found.setdefault(f"{criterion.run} against {criterion.against}", [])
+        against = comparison.baseline.name if criterion.against == UNGROWN else criterion.against
+        rows = found.setdefault(f"{criterion.run} against {against}", [])
         rows.append((criterion.name, *criterion_cells(criterion)))
     return {title: Table(("criterion", "figure", "bound", "", ""), tuple(rows)) for title, rows in found.items()}
 
@@ -124,9 +126,26 @@ def verdict_lines(comparison: Comparison) -> list[str]:
             if cost is not None
         ]
         return [f"verdict: {comparison.verdict} by the {decision.rule} rule", *decision.lines(), *costs, *notes]
-    judged = [criterion for criterion in comparison.criteria if criterion.passed is not None]
+    verdict = f"verdict: {comparison.verdict} {_worth(comparison)}"
+    return [verdict, *notes, *([ONE_SEED_EACH] if ONE_SEED in comparison.notes else [])]
+
+
+def _worth(comparison: Comparison) -> str:
+    """By how many criteria, and whether growing paid."""
+    judged = [criterion for criterion in comparison.deciding if criterion.passed is not None]
     passed = sum(criterion.passed is True for criterion in judged)
     more = any(criterion.name != NO_INSERTION_SPIKE for criterion in judged)
-    worth = f"{passed} of {len(judged)} judged criteria passed" if more else "nothing that training does was judged"
-    verdict = f"verdict: {comparison.verdict} ({worth}, against {comparison.baseline.name})"
-    return [verdict, *notes, *([ONE_SEED_EACH] if ONE_SEED in comparison.notes else [])]
+    worth = f"by {passed} of {len(judged)} criteria against {comparison.baseline.name}"
+    parts = [worth if more else "since nothing that training does was judged"]
+    parts += list(dict.fromkeys(pays_in_words(arm, named=len(comparison.grown) > 1) for arm in comparison.grown))
+    return "; ".join(parts)
+
+
+def pays_in_words(arm: ComparedArm, *, named: bool) -> str:
+    """Whether growing paid, of an arm that was grown; `named`: there are others beside it."""
+    assert arm.pay_off is not None
+    of, pay_off = f" of {arm.name}" if named else "", arm.pay_off
+    if pay_off.pays == "not judged":
+        return f"whether growing{of} paid is not known: {pay_off.doubt}"
+    gain = "" if pay_off.compute_gain is None else f" (compute gain {format_gain(pay_off.compute_gain)})"
+    return f"growing{of} {'paid' if pay_off.pays == 'yes' else 'did not pay'} against ungrown training{gain}"
