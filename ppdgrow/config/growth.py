@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from typing import Annotated, Any, Literal, get_args
 
 from pydantic import AfterValidator, Field, field_validator, model_validator
@@ -91,10 +92,20 @@ class Candidate(Frozen):
         return _short_forms({"pair": data} if isinstance(data, list) else data)
 
 
+def _check_at(at: int | str) -> int | str:
+    if at == "plateau" or (isinstance(at, int) and at > 0):
+        return at
+    if isinstance(at, str) and re.fullmatch(r"[0-9]{1,2}([.][0-9]{1,6})?%", at) and float(at[:-1]) > 0:
+        return at
+    raise ValueError(f"found {at!r}, expected a step above 0, a share of the run's steps such as 50%, or plateau")
+
+
 class GrowthConfig(Frozen):
     """One point at which the run tries to grow."""
 
-    at: PositiveInt | Literal["plateau"] = Field(description="step, or when the validation loss levels off")
+    at: Annotated[int | str, AfterValidator(_check_at)] = Field(
+        description="step, share of the run's steps (50%), or when the validation loss levels off (plateau)"
+    )
     patience: int = key(3, "evaluations without a new best loss", ge=1, le=10_000)
     pair: tuple[PairName, ...] = key(
         ("ffn",), f"kinds, the last repeats: {', '.join(PAIR_NAMES)}", strict=False, min_length=1
@@ -128,6 +139,18 @@ class GrowthConfig(Frozen):
         if twice is not None:
             raise ValueError(f"number {twice + 1} is the same as one before it: leave it out")
         return candidates
+
+    @property
+    def step(self) -> int | None:
+        """The step at which it happens; None at a plateau, and of a share."""
+        return self.at if isinstance(self.at, int) else None
+
+    def in_run(self, first: int, steps: int) -> GrowthConfig:
+        """The entry with a share as the step that it is in a run of so many steps after step `first`."""
+        if self.step is not None or self.at == "plateau":
+            return self
+        share = float(str(self.at).removesuffix("%")) / 100
+        return self.model_copy(update={"at": first + max(1, round(share * steps))})
 
     def as_written(self) -> dict[str, Any]:
         """Its keys without those that say nothing: those a candidate leaves out, the road not taken."""

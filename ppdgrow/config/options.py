@@ -119,6 +119,15 @@ class Request(Frozen):
                 flag = look.flag or f"--{name.replace('_', '-')}"
                 yield name, replace(look, flag=flag, help=" ".join((field.description or "").split()))
 
+    def _refuse_without(self, needed: str, *names: str) -> None:
+        """Refuse flags that would do nothing without another one."""
+        flags = [f"--{name.replace('_', '-')}" for name in names if getattr(self, name) is not None]
+        if flags:
+            given = " and ".join(flags)
+            raise ConfigError(
+                f"found {given} without {needed}, where it would do nothing: add {needed}, or leave out {given}"
+            )
+
     @field_validator("*", mode="before")
     @classmethod
     def _read_paths(cls, value: Any, info: ValidationInfo) -> Any:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable, Mapping, Sequence
 from functools import cached_property
 from pathlib import Path
@@ -62,6 +63,14 @@ class TrainRequest(Request):
     batch_size: Any = recipe_key("train.batch_size")
     pair_lr: Any = recipe_key("train.pair_lr", metavar="FACTOR")
     only: Any = recipe_key("train.only", "Train all, or the newest blocks only.")
+    grow_to: int | None = option("Growth", "LAYERS", least=1)
+    """Grow to so many layers within this run; kept without a judgement."""
+    grow_at: str | int | None = option("Growth", "STEP|SHARE")
+    """A step, or a share of this run's steps. With --grow-to. [default: 50%]"""
+    pair: str | Sequence[str] | None = option("Growth", "KIND[,KIND..]", words=PAIR_NAMES)
+    """Kind of the pairs, the last of a list repeats. With --grow-to. [default: ffn]"""
+    method: Method | None = option("Growth")
+    """pair, or a rival that adds as many whole layers. With --grow-to. [default: pair]"""
     device: Device = "auto"
     precision: PrecisionName | None = recipe_key("train.precision", _PRECISION, "Hardware", words=())
     deterministic: bool = option("Hardware", default=False)
@@ -89,6 +98,30 @@ class TrainRequest(Request):
         given = ((look, getattr(self, name)) for name, look in self.options() if look.key is not None)
         chosen += [Layer(str(look.flag), {str(look.key): plain(value)}) for look, value in given if value is not None]
         return tuple(chosen)
+
+    @model_validator(mode="after")
+    def _check_growth(self) -> Self:
+        if self.grow_to is None:
+            self._refuse_without("--grow-to LAYERS", "grow_at", "pair", "method")
+        elif self.grow_to_entry is not None:
+            entry = {key: value for key, value in self.grow_to_entry.items() if key != "layers"}
+            try:
+                _growth_entry(entry, "the command line")
+            except ConfigError as error:
+                raise ConfigError(re.sub("^at:", "--grow-at:", str(error))) from None
+        return self
+
+    @property
+    def grow_to_entry(self) -> dict[str, Any] | None:
+        """The growth of `grow_to` as an entry of a recipe's `growth:`, with `layers` in place of `pairs`."""
+        if self.grow_to is None:
+            return None
+        at = "50%" if self.grow_at is None else self.grow_at
+        at = int(at) if isinstance(at, str) and at.isdecimal() else at
+        given = {"pair": self.pair, "method": self.method}
+        trial = {"steps": 1, "rule": "always"}
+        chosen = {key: value for key, value in given.items() if value is not None}
+        return {"at": at, "layers": self.grow_to, **chosen, "trial": trial}
 
     @property
     def repeated(self) -> list[str]:
@@ -267,15 +300,6 @@ class CompareRequest(Request):
                 )
             self._refuse_without("--twin RUN", "margin", "device", "precision", "data_dir")
         return self
-
-    def _refuse_without(self, needed: str, *names: str) -> None:
-        """Refuse flags that would do nothing without another one."""
-        flags = [f"--{name.replace('_', '-')}" for name in names if getattr(self, name) is not None]
-        if flags:
-            given = " and ".join(flags)
-            raise ConfigError(
-                f"found {given} without {needed}, where it would do nothing: add {needed}, or leave out {given}"
-            )
 
 
 class LoadRequest(Request):

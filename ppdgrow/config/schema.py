@@ -159,14 +159,14 @@ class Recipe(Frozen):
     def _check_order(self) -> Recipe:
         free_from, previous = 0, 0
         for number, entry in enumerate(self.growth):
-            if entry.at != "plateau":
-                if entry.at < free_from:
+            if entry.step is not None:
+                if entry.step < free_from:
                     raise ValueError(
                         f"growth[{number}].at is {entry.at}, but the trial of growth[{previous}] lasts until step "
                         f"{free_from}: give the growths in order, at steps that leave room for each trial"
                     )
-                free_from, previous = entry.at + entry.trial.steps, number
-            else:
+                free_from, previous = entry.step + entry.trial.steps, number
+            elif entry.at == "plateau":
                 free_from += entry.trial.steps
         return self
 

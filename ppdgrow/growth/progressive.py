@@ -66,7 +66,7 @@ class ProgressiveRun:
 
     def _losses(self) -> list[float]:
         """Validation losses since the last decision."""
-        if all(entry.at != "plateau" for entry in self.growth_schedule.entries):
+        if all(entry.step is not None for entry in self.growth_schedule.entries):
             return []
         decided = [event.until for event in self._own_events() if event.until is not None]
         since = max(decided, default=self.context.first)

@@ -46,8 +46,8 @@ class GrowthSchedule:
         for index, entry in enumerate(self.entries):
             if index in closed:
                 continue
-            if entry.at != "plateau":
-                return Next(entry.at, index if entry.at == step else None, tuple(missed))
+            if entry.step is not None:
+                return Next(entry.step, index if entry.step == step else None, tuple(missed))
             latest = self._latest_start(index)
             if step <= latest and is_plateau(losses, entry.patience):
                 return Next(step, index, tuple(missed))
@@ -66,8 +66,8 @@ class GrowthSchedule:
         """The last step at which the trial of a plateau entry still fits."""
         room = 0
         for entry in self.entries[index:]:
-            if entry.at != "plateau":
-                return entry.at - room
+            if entry.step is not None:
+                return entry.step - room
             room += entry.trial.steps
         return self.last - room
 
@@ -119,7 +119,7 @@ def planned_growths(growth_schedule: GrowthSchedule, architecture: Architecture)
     free_from = growth_schedule.first
     for index, entry in enumerate(growth_schedule.entries):
         where = f"growth[{index}]"
-        start = free_from if entry.at == "plateau" else entry.at
+        start = free_from if entry.step is None else entry.step
         if start < growth_schedule.first:
             raise ConfigError(
                 f"{where}.at is {start}, but the run starts at step {growth_schedule.first}: choose a later step"

@@ -92,7 +92,7 @@ def plan_run(request: TrainRequest) -> Job:
         InvalidInputError: the checkpoint.
     """
     parent = None if request.checkpoint is None else load_parent(request.checkpoint)
-    resolved = resolve_training(parent, request.layers)
+    resolved = resolve_training(parent, request.layers, request.grow_to_entry)
     run = RunFolder(request.out or default_folder(parent, resolved.recipe))
     first = 0 if parent is None else parent.step
     last = first + resolved.recipe.train.steps

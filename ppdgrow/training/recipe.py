@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from ppdgrow.config.kinds import FAMILIES
@@ -20,8 +20,13 @@ RENEWED = ("data.name", *NOT_IDENTITY)
 LENGTH = ("train.steps", "train.horizon", "train.decay")
 
 
-def resolve_training(parent: Parent | None, layers: Sequence[Layer]) -> Resolved:
+def resolve_training(
+    parent: Parent | None, layers: Sequence[Layer], grow_to: Mapping[str, Any] | None = None
+) -> Resolved:
     """The recipe of a `train` command: defaults < checkpoint < the given layers, then the data's defaults.
+
+    `grow_to` is a growth entry with the key `layers`, the depth to reach, in place of `pairs`. Growths at a share of
+    the steps get the step that it is in this run.
 
     Raises:
         ConfigError: a bad key or value, or a model key that contradicts the checkpoint.
@@ -44,7 +49,23 @@ def resolve_training(parent: Parent | None, layers: Sequence[Layer]) -> Resolved
             f"model.family {model.family} is for the task {' or '.join(fitting)}, but the task is {model.task} "
             f"({resolved.sources['model.task']}): use --model {' or '.join(families)}, or another task or data"
         )
-    return resolved
+    if grow_to is not None:
+        entry = {key: value for key, value in grow_to.items() if key != "layers"}
+        entry["pairs"] = _pairs_to(model.layers, grow_to["layers"])
+        resolved = resolved.replace({"growth": [entry]}, "--grow-to")
+    first, steps = 0 if parent is None else parent.step, resolved.recipe.train.steps
+    growth = [entry.in_run(first, steps).as_written() for entry in resolved.recipe.growth]
+    return resolved.replace({"growth": growth}, resolved.sources["growth"])
+
+
+def _pairs_to(layers: int, depth: int) -> int:
+    pairs, rest = divmod(depth - layers, 2)
+    if pairs < 1 or rest:
+        fitting = f"{layers + 2}, {layers + 4}, .." if pairs < 1 else f"{depth - 1} or {depth + 1}"
+        raise ConfigError(
+            f"--grow-to is {depth}, but the model has {layers} layers and a growth adds two at a time: give {fitting}"
+        )
+    return pairs
 
 
 def _left_to_the_data(recipe: Recipe) -> dict[str, Any]:
