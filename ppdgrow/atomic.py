@@ -36,7 +36,6 @@ LFS_POINTER = "a git-lfs pointer, not the file itself: fetch it with `git lfs pu
 
 
 def sha256_file(path: Path) -> str:
-    """Hexadecimal sha256 of a file's bytes, read in chunks."""
     with path.open("rb") as file:
         return hashlib.file_digest(file, "sha256").hexdigest()
 
@@ -90,11 +89,7 @@ def _refusal(path: Path, error: OSError, needed: str | None) -> StorageError:
 
 
 def write_file(path: Path, text: str) -> None:
-    """Replace `path` by `text` (UTF-8) atomically.
-
-    Raises:
-        StorageError: the folder is full, read-only or missing; an older file is left as it was.
-    """
+    """Replace `path` by `text` (UTF-8) atomically: at a `StorageError` an older file is left as it was."""
     data = text.encode("utf-8")
     with storage_errors(path, len(data)):
         replace_file(path, data)
@@ -163,11 +158,10 @@ def _move_in(temporary: Path, path: Path, *, replace: bool) -> None:
     if not _has_content(path):
         try:
             temporary.replace(path)
+            return
         except OSError as error:
             if error.errno not in (errno.ENOTEMPTY, errno.EEXIST) or replace:
                 raise
-        else:
-            return
     if not replace:
         raise ConfigError(
             f"{str(path)!r} was made by another process meanwhile: choose another --out, or look at what it holds"

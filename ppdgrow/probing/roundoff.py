@@ -40,17 +40,12 @@ def unit_roundoff(dtype: torch.dtype) -> float:
 
 
 def round_trip_bound(block: Coupling | AnyPair, ratio: float, dtype: torch.dtype) -> float:
-    """Bound on |block^-1(block(x)) - x| / max |x| in `dtype`, as derived above.
-
-    Args:
-        block: a coupling or a pair.
-        ratio: largest branch term over the largest entry of the stream, as by `branch_ratio`.
-        dtype: of weights and stream.
-    """
+    """Bound on |block^-1(block(x)) - x| / max |x|, as derived above; `ratio` is that of `branch_ratio`."""
     storage = unit_roundoff(dtype)
     accumulation = min(storage, unit_roundoff(torch.float32))
     dependent = 2 if isinstance(block, Pair) else 1
-    branch = _condition(block) * _longest_product(block) ** 0.5 * accumulation
+    longest = max(size for parameter in block.parameters() for size in parameter.shape)
+    branch = _condition(block) * longest**0.5 * accumulation
     try:
         return CONSTANT * (storage + branch) * (1 + ratio) ** (dependent + 1)
     except OverflowError:
@@ -61,10 +56,6 @@ def _condition(block: nn.Module) -> float:
     """The largest condition number of the members of a linear pair: exp(max s - min s), and 1 without scales."""
     scales = [member.log_scale.detach() for member in block.modules() if isinstance(member, ScaledMap)]
     return max([1.0, *(float((scale.max() - scale.min()).double().exp()) for scale in scales)])
-
-
-def _longest_product(block: nn.Module) -> int:
-    return max(size for parameter in block.parameters() for size in parameter.shape)
 
 
 @torch.no_grad()
