@@ -97,7 +97,6 @@ def write_file(path: Path, text: str) -> None:
 
 def replace_file(path: Path, data: bytes) -> None:
     """Replace `path` by some bytes, whole or not at all: at an `OSError` an older file is left as it was."""
-    sweep_leftovers(path.parent, OWN_PREFIX)
     temporary, descriptor = _new_temporary(path.parent, folder=False)
     try:
         with os.fdopen(descriptor, "wb") as file:
@@ -130,7 +129,6 @@ def new_folder(path: Path, *, replace: bool = True) -> Iterator[Path]:
         missing = [place for place in path.parents if not place.exists()]  # innermost first
         path.parent.mkdir(parents=True, exist_ok=True)
         try:
-            sweep_leftovers(path.parent, OWN_PREFIX)
             temporary, descriptor = _new_temporary(path.parent, folder=True)
             try:
                 yield temporary
@@ -267,7 +265,8 @@ def _try_lock(descriptor: int, *, without_locks: bool = False) -> bool:
 
 
 def _new_temporary(parent: Path, *, folder: bool) -> tuple[Path, int]:
-    """A file or folder that is locked, and its descriptor."""
+    """A file or folder that is locked, and its descriptor; what killed processes left beside it is swept first."""
+    sweep_leftovers(parent, OWN_PREFIX)
     while True:
         path = parent / f"{OWN_PREFIX}{secrets.token_hex(6)}"
         if folder:

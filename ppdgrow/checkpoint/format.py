@@ -124,10 +124,9 @@ def _texts(checkpoint: Checkpoint) -> dict[str, str]:
 
 
 def _trainer_tensors(checkpoint: Checkpoint) -> dict[str, Tensor]:
-    tensors = {f"rng.{name}": state for name, state in checkpoint.rng.items()}
-    for name, moments in checkpoint.moments.items():
-        tensors |= {f"{key}.{name}": tensor for key, tensor in moments.items()}
-    return tensors
+    streams = {f"rng.{name}": state for name, state in checkpoint.rng.items()}
+    moments = checkpoint.moments
+    return streams | {f"{key}.{name}": moments[name][key] for name in moments for key in moments[name]}
 
 
 def _manifest_text(sizes: Mapping[str, int], digests: Mapping[str, str]) -> str:
