@@ -23,6 +23,8 @@ A bound of 1 or more judges nothing; in fp64 it takes r = 10,000 to get there.
 
 from __future__ import annotations
 
+from contextlib import ExitStack
+
 import torch
 from torch import nn
 
@@ -62,20 +64,15 @@ def _condition(block: nn.Module) -> float:
 def branch_ratio(block: Coupling | AnyPair, halves: Halves) -> float:
     """max |branch term| / max |stream| of one application; a linear pair's term is what it adds to the stream."""
     terms: list[float] = []
-    handles = []
     if isinstance(block, LinearPair):
         terms.append(float((join(block(halves)) - join(halves)).abs().max()))
     else:
         couplings = [block] if isinstance(block, Coupling) else [block.plus, block.minus or block.plus]
-        branches = {branch for coupling in couplings for branch in (coupling.f, coupling.g)}
-        handles = [
-            branch.register_forward_hook(lambda *seen: terms.append(float(seen[-1].abs().max()))) for branch in branches
-        ]
-        try:
+        with ExitStack() as hooks:
+            for branch in {branch for coupling in couplings for branch in (coupling.f, coupling.g)}:
+                hook = branch.register_forward_hook(lambda *seen: terms.append(float(seen[-1].abs().max())))
+                hooks.enter_context(hook)
             block(halves)
-        finally:
-            for handle in handles:
-                handle.remove()
     largest = float(join(halves).abs().max())
     return max(terms) / largest if largest else float("inf")
 
