@@ -36,7 +36,6 @@ LFS_POINTER = "a git-lfs pointer, not the file itself: fetch it with `git lfs pu
 
 
 def sha256_file(path: Path) -> str:
-    """Hexadecimal sha256 of a file's bytes, read in chunks."""
     with path.open("rb") as file:
         return hashlib.file_digest(file, "sha256").hexdigest()
 
@@ -90,11 +89,7 @@ def _refusal(path: Path, error: OSError, needed: str | None) -> StorageError:
 
 
 def write_file(path: Path, text: str) -> None:
-    """Replace `path` by `text` (UTF-8) atomically.
-
-    Raises:
-        StorageError: the folder is full, read-only or missing; an older file is left as it was.
-    """
+    """Replace `path` by `text` (UTF-8) atomically: at a `StorageError` an older file is left as it was."""
     data = text.encode("utf-8")
     with storage_errors(path, len(data)):
         replace_file(path, data)
@@ -102,7 +97,6 @@ def write_file(path: Path, text: str) -> None:
 
 def replace_file(path: Path, data: bytes) -> None:
     """Replace `path` by some bytes, whole or not at all: at an `OSError` an older file is left as it was."""
-    sweep_leftovers(path.parent, OWN_PREFIX)
     temporary, descriptor = _new_temporary(path.parent, folder=False)
     try:
         with os.fdopen(descriptor, "wb") as file:
@@ -135,7 +129,6 @@ def new_folder(path: Path, *, replace: bool = True) -> Iterator[Path]:
         missing = [place for place in path.parents if not place.exists()]  # innermost first
         path.parent.mkdir(parents=True, exist_ok=True)
         try:
-            sweep_leftovers(path.parent, OWN_PREFIX)
             temporary, descriptor = _new_temporary(path.parent, folder=True)
             try:
                 yield temporary
@@ -163,11 +156,10 @@ def _move_in(temporary: Path, path: Path, *, replace: bool) -> None:
     if not _has_content(path):
         try:
             temporary.replace(path)
+            return
         except OSError as error:
             if error.errno not in (errno.ENOTEMPTY, errno.EEXIST) or replace:
                 raise
-        else:
-            return
     if not replace:
         raise ConfigError(
             f"{str(path)!r} was made by another process meanwhile: choose another --out, or look at what it holds"
@@ -273,7 +265,8 @@ def _try_lock(descriptor: int, *, without_locks: bool = False) -> bool:
 
 
 def _new_temporary(parent: Path, *, folder: bool) -> tuple[Path, int]:
-    """A file or folder that is locked, and its descriptor."""
+    """A file or folder that is locked, and its descriptor; what killed processes left beside it is swept first."""
+    sweep_leftovers(parent, OWN_PREFIX)
     while True:
         path = parent / f"{OWN_PREFIX}{secrets.token_hex(6)}"
         if folder:

@@ -82,7 +82,6 @@ class _Manifest(BaseModel, strict=True):
 
 
 def step_of(folder: Path) -> int:
-    """The step that the name of a checkpoint folder says."""
     return int(folder.name.removeprefix("step-"))
 
 
@@ -125,10 +124,9 @@ def _texts(checkpoint: Checkpoint) -> dict[str, str]:
 
 
 def _trainer_tensors(checkpoint: Checkpoint) -> dict[str, Tensor]:
-    tensors = {f"rng.{name}": state for name, state in checkpoint.rng.items()}
-    for name, moments in checkpoint.moments.items():
-        tensors |= {f"{key}.{name}": tensor for key, tensor in moments.items()}
-    return tensors
+    streams = {f"rng.{name}": state for name, state in checkpoint.rng.items()}
+    moments = checkpoint.moments
+    return streams | {f"{key}.{name}": moments[name][key] for name in moments for key in moments[name]}
 
 
 def _manifest_text(sizes: Mapping[str, int], digests: Mapping[str, str]) -> str:
@@ -247,9 +245,8 @@ def _verify_moments(path: Path, weights: Mapping[str, TensorHeader]) -> None:
         if name not in weights:
             raise invalid(path, f"unexpected tensor {key!r}")
         if header.dtype not in FLOATING or (header.shape != weights[name].shape and math.prod(header.shape) != 1):
-            raise invalid(
-                path, f"{key!r} is {header.dtype} {header.shape}, expected floating point {weights[name].shape}"
-            )
+            expected = f"floating point {weights[name].shape}"
+            raise invalid(path, f"{key!r} is {header.dtype} {header.shape}, expected {expected}")
         moments.setdefault(name, {})[key] = header
     for name, state in moments.items():
         if all(header.shape != weights[name].shape for header in state.values()):

@@ -44,15 +44,12 @@ def read_jsonl(path: Path, check: Check | None = None) -> list[dict[str, Any]]:
     for number, line in enumerate(data[: data.rfind(b"\n") + 1].splitlines(), start=1):
         document, found = _parse(line)
         wrong = None if check is None or document is None else check(document, lines[-1] if lines else None)
+        where = f"{str(path)!r}, line {number}"
         if wrong is not None:  # it names the key, so it goes before what is wrong with the JSON
-            raise InvalidInputError(
-                f"{str(path)!r}, line {number}: {one_line(wrong)}; restore the file from a copy of the run"
-            )
+            raise InvalidInputError(f"{where}: {one_line(wrong)}; restore the file from a copy of the run")
         if document is None or found:
-            raise InvalidInputError(
-                f"{str(path)!r}, line {number}: expected one JSON object, found {found}; restore the file or remove "
-                "that line"
-            )
+            expected = f"expected one JSON object, found {found}"
+            raise InvalidInputError(f"{where}: {expected}; restore the file or remove that line")
         lines.append(document)
     return lines
 

@@ -79,18 +79,9 @@ class RunFolder:
         return next((folder for _, _, folder in sorted(losses) if _is_whole(folder, [])), None)
 
     def prune(self, keep: int) -> None:
-        """Remove all but the `keep` newest checkpoints and the best one (see `best`).
-
-        If none of the newest is valid, as after damage, the newest valid one is kept too.
-
-        Raises:
-            StorageError: the file system refused.
-        """
-        folders = self.checkpoints()
-        doomed = folders[: max(0, len(folders) - keep)]
-        if not doomed:
-            return
-        spared = (self.newest_valid(), self.best())
+        """Remove all but the `keep` newest checkpoints, the best one and, after damage, the newest valid one."""
+        doomed = self.checkpoints()[:-keep]
+        spared = (self.newest_valid(), self.best()) if doomed else ()
         for folder in doomed:
             if folder not in spared:
                 with storage_errors(folder):
@@ -102,7 +93,6 @@ class RunFolder:
 
         Raises:
             ConfigError: another process made it meanwhile, or holds it.
-            StorageError: the file system refused.
         """
         with storage_errors(self.path):
             alone = self.path.is_dir() and [entry.name for entry in self.path.iterdir()] == [LOCK]
@@ -131,7 +121,6 @@ class RunFolder:
 
         Raises:
             ConfigError: another process holds it.
-            StorageError: the folder cannot be written.
         """
         with storage_errors(self.path):
             file = (self.path / LOCK).open("a")
@@ -174,9 +163,7 @@ def _is_whole(folder: Path, reasons: list[str]) -> bool:
 def locate_checkpoint(path: Path, skipped: list[str] | None = None) -> tuple[RunFolder, Path]:
     """The run and the checkpoint that a path names: a run folder (its newest valid one) or a checkpoint in one.
 
-    Args:
-        path: what the user gave.
-        skipped: takes the reasons why newer checkpoints of a run are passed over.
+    `skipped` takes the reasons why newer checkpoints of a run are passed over.
 
     Raises:
         InvalidInputError: there is no such folder, or it is neither.
@@ -210,9 +197,6 @@ def read_located(path: Path, read: Callable[[RunFolder, Path, tuple[str, ...]], 
     """What `read(run, checkpoint, skipped)` makes of the checkpoint that a path names (see `locate_checkpoint`).
 
     If the run is in training and removes the checkpoint while it is read, the next one is taken.
-
-    Raises:
-        InvalidInputError: as `locate_checkpoint` and `read`, or the run is always faster.
     """
     for _ in range(MOST_LOOKS):
         skipped: list[str] = []

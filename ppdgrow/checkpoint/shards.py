@@ -94,8 +94,7 @@ def _whole_safetensors(path: Path) -> Iterator[None]:
     try:
         yield
     except (SafetensorError, OSError, ValueError, KeyError, TypeError, RuntimeError) as error:
-        reason = " ".join(str(error).split())
-        raise invalid(path, f"not a whole safetensors file ({reason})") from None
+        raise invalid(path, f"not a whole safetensors file ({' '.join(str(error).split())})") from None
 
 
 def write_safetensors(tensors: Mapping[str, Tensor], path: Path) -> None:

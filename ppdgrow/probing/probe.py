@@ -69,14 +69,13 @@ def probe_model(
     *,
     rounded: bool = False,
 ) -> ProbeReport:
-    """Probe a model as it stands in memory; which pairs are tied is what its architecture records.
+    """Probe a model as it stands in memory, on the setting's device; it is not changed.
 
     Args:
-        model: on the setting's device; it is not changed.
+        model: which of its pairs are tied is what its architecture records.
         setting: device, precision and data.
         batches: fixed batches; hidden states and gradients are those of the first.
-        dtypes: names in `DTYPES` in which to measure the cancellation. Inverses are judged in fp64 and fp32 always,
-            in bf16 if it is among them.
+        dtypes: names in `DTYPES` in which to measure the cancellation, and inverses in bf16 too if it is among them.
         recorded: sha256 of theta_0 by pair id, to hold tied pairs against; without it none is.
         rounded: the weights went through a narrower type since, so that another sha256 means nothing.
     """
@@ -155,12 +154,8 @@ def _theta_record(
 def _states(model: Model, batch: BatchLike, setting: Setting) -> dict[str, State]:
     """The stream before each block, by block id, detached."""
     states: dict[str, State] = {}
-
-    def keep(block_id: str, state: State) -> None:
-        states[block_id] = tuple(half.clone() for half in state) if isinstance(state, tuple) else state.clone()  # type: ignore[assignment]
-
     with autocast(setting.device, setting.precision):
-        model.run(batch.inputs, before_block=keep)
+        model.run(batch.inputs, before_block=states.__setitem__)
     return states
 
 
@@ -168,8 +163,9 @@ def _gradients(model: Model, batch: BatchLike, setting: Setting) -> tuple[dict[s
     """Gradient norm per block, and per pair how far its members' gradients are from opposites."""
     separated = copy.deepcopy(model)
     pairs = {block_id: block for block_id, block in separated.named_blocks() if isinstance(block, Pair | LinearPair)}
-    for pair in pairs.values():  # a tied one too gets a second member, equal and unfolded, with gradients of its own
-        pair.minus = pair.minus or copy.deepcopy(pair.plus)
+    for pair in pairs.values():
+        if pair.minus is None:  # an equal second member, unfolded, has gradients of its own
+            pair.minus = copy.deepcopy(pair.plus)
     with autocast(setting.device, setting.precision):
         logits = separated(batch.inputs)
     mean_loss(logits, batch.targets).backward()  # type: ignore[no-untyped-call]

@@ -159,17 +159,16 @@ class ProbeReport:
     @property
     def notes(self) -> tuple[str, ...]:
         """What deserves a word but breaks no promise."""
+        rounded = ", ".join(pair.id for pair in self.pairs if pair.theta_0 == "rounded")
+        idle = ", ".join(pair.id for pair in self.pairs if pair.idle)
+        unknown = ", ".join(pair.id for pair in self.pairs if pair.theta_0 == "not recorded")
         said = {
-            "theta_0 of {} was rounded by the type in which it is stored: whether it was changed otherwise, its sha256 "
-            "in growth.jsonl cannot tell": [pair.id for pair in self.pairs if pair.theta_0 == "rounded"],
-            f"idle: {{}} (trained, but |P(x) - x| / |x| is below {IDLE_ACTIVITY:g})": [
-                pair.id for pair in self.pairs if pair.idle
-            ],
-            "growth.jsonl has no sha256 of theta_0 for {}: whether it was changed is not known": [
-                pair.id for pair in self.pairs if pair.theta_0 == "not recorded"
-            ],
+            f"theta_0 of {rounded} was rounded by the type in which it is stored: whether it was changed otherwise, "
+            "its sha256 in growth.jsonl cannot tell": rounded,
+            f"idle: {idle} (trained, but |P(x) - x| / |x| is below {IDLE_ACTIVITY:g})": idle,
+            f"growth.jsonl has no sha256 of theta_0 for {unknown}: whether it was changed is not known": unknown,
         }
-        return tuple(text.format(", ".join(ids)) for text, ids in said.items() if ids)
+        return tuple(text for text, pairs in said.items() if pairs)
 
     def document(self) -> dict[str, Any]:
         """The JSON of `probe`; a figure that is not finite is null."""

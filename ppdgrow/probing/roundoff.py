@@ -23,6 +23,8 @@ A bound of 1 or more judges nothing; in fp64 it takes r = 10,000 to get there.
 
 from __future__ import annotations
 
+from contextlib import ExitStack
+
 import torch
 from torch import nn
 
@@ -40,17 +42,12 @@ def unit_roundoff(dtype: torch.dtype) -> float:
 
 
 def round_trip_bound(block: Coupling | AnyPair, ratio: float, dtype: torch.dtype) -> float:
-    """Bound on |block^-1(block(x)) - x| / max |x| in `dtype`, as derived above.
-
-    Args:
-        block: a coupling or a pair.
-        ratio: largest branch term over the largest entry of the stream, as by `branch_ratio`.
-        dtype: of weights and stream.
-    """
+    """Bound on |block^-1(block(x)) - x| / max |x|, as derived above; `ratio` is that of `branch_ratio`."""
     storage = unit_roundoff(dtype)
     accumulation = min(storage, unit_roundoff(torch.float32))
     dependent = 2 if isinstance(block, Pair) else 1
-    branch = _condition(block) * _longest_product(block) ** 0.5 * accumulation
+    longest = max(size for parameter in block.parameters() for size in parameter.shape)
+    branch = _condition(block) * longest**0.5 * accumulation
     try:
         return CONSTANT * (storage + branch) * (1 + ratio) ** (dependent + 1)
     except OverflowError:
@@ -63,28 +60,19 @@ def _condition(block: nn.Module) -> float:
     return max([1.0, *(float((scale.max() - scale.min()).double().exp()) for scale in scales)])
 
 
-def _longest_product(block: nn.Module) -> int:
-    return max(size for parameter in block.parameters() for size in parameter.shape)
-
-
 @torch.no_grad()
 def branch_ratio(block: Coupling | AnyPair, halves: Halves) -> float:
     """max |branch term| / max |stream| of one application; a linear pair's term is what it adds to the stream."""
     terms: list[float] = []
-    handles = []
     if isinstance(block, LinearPair):
         terms.append(float((join(block(halves)) - join(halves)).abs().max()))
     else:
         couplings = [block] if isinstance(block, Coupling) else [block.plus, block.minus or block.plus]
-        branches = {branch for coupling in couplings for branch in (coupling.f, coupling.g)}
-        handles = [
-            branch.register_forward_hook(lambda *seen: terms.append(float(seen[-1].abs().max()))) for branch in branches
-        ]
-        try:
+        with ExitStack() as hooks:
+            for branch in {branch for coupling in couplings for branch in (coupling.f, coupling.g)}:
+                hook = branch.register_forward_hook(lambda *seen: terms.append(float(seen[-1].abs().max())))
+                hooks.enter_context(hook)
             block(halves)
-        finally:
-            for handle in handles:
-                handle.remove()
     largest = float(join(halves).abs().max())
     return max(terms) / largest if largest else float("inf")
 

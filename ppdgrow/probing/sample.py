@@ -21,7 +21,7 @@ DEFAULT_TOKENS = 200
 
 @dataclass(frozen=True)
 class Sample:
-    """A prompt, the tokens that were drawn after it, as text, and the seed of the draws."""
+    """A prompt, the number of tokens that were drawn after it, the seed of the draws, and the tokens as text."""
 
     prompt: str
     tokens: int
