@@ -185,8 +185,7 @@ class Narrator:
     def document(self, document: Mapping[str, Any]) -> None:
         """The command's JSON document, on one line of stdout; nothing without `--json`.
 
-        Raises:
-            ValueError: a figure is not finite, which JSON cannot say.
+        A figure that is not finite, which JSON cannot say, is a `ValueError`.
         """
         if self.json:
             write_stdout(f"{json.dumps(document, allow_nan=False)}\n")
@@ -221,11 +220,7 @@ def prepare_streams() -> None:
 
 
 def write_stdout(text: str) -> None:
-    """Write and flush data. A reader that left is no failure.
-
-    Raises:
-        StorageError: stdout is a file on a full disk.
-    """
+    """Write and flush data. A reader that left is no failure, a full disk is a `StorageError`."""
     if sys.stdout is None:  # started with stdout closed
         return
     try:

@@ -49,11 +49,7 @@ def check_matplotlib(flag: str) -> None:
 
 
 def write_output(path: Path, flag: str, data: bytes) -> None:
-    """Replace `path` by these bytes, whole or not at all.
-
-    Raises:
-        StorageError: the file system refused; an older file is left as it was.
-    """
+    """Replace `path` by these bytes, or raise a `StorageError` and leave it as it was."""
     try:
         replace_file(path, data)
     except OSError as error:

@@ -91,11 +91,7 @@ class Expansion:
 
 
 def expand(parent: Parent, growth: GrowthRequest, *, evaluated: bool = True) -> Expansion:
-    """The checkpoint, grown. `evaluated`: its losses will be measured.
-
-    Raises:
-        ConfigError: the growth does not fit the model.
-    """
+    """The checkpoint, grown; a `ConfigError` if that does not fit the model. `evaluated`: losses will be measured."""
     old = parent.checkpoint
     plan = plan_growth(old.architecture, growth, step=parent.step, used_ids=parent.used_ids())
     seed = parent.recipe.train.seed
@@ -120,11 +116,7 @@ def expand(parent: Parent, growth: GrowthRequest, *, evaluated: bool = True) -> 
 
 
 def take_out(parent: Parent, which: str, *, evaluated: bool = True) -> Expansion:
-    """The checkpoint without one pair, `last` or an id; all other weights stay as they are.
-
-    Raises:
-        ConfigError: there is no such pair, or nothing would be left.
-    """
+    """The checkpoint without one pair, `last` or an id, which must not be all of it; other weights stay as they are."""
     old = parent.checkpoint
     pair = select_pair(old.architecture, which)
     if len(old.architecture.blocks) == 1:
@@ -174,8 +166,7 @@ def measure(
 def write_expansion(expansion: Expansion, run: RunFolder) -> None:
     """A run folder with the expanded checkpoint, measured, and the parent's recipe, metrics and lineage with its event.
 
-    Raises:
-        StorageError: it could not be written; nothing is left of it.
+    Of one that could not be written, nothing is left.
     """
     parent, child, layers = expansion.parent, expansion.child, expansion.child.architecture.num_layers
     event = expansion.event.model_copy(update={"provenance": provenance()})

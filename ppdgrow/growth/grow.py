@@ -86,11 +86,7 @@ def grow(request: GrowRequest, narrator: Narrator) -> GrowResult:
 
 
 def _repeated(run: RunFolder, parent: Parent, event: SurgeryEvent) -> SurgeryEvent | None:
-    """The recorded event if the folder holds the result of this very growth.
-
-    Raises:
-        ConfigError: it holds something else.
-    """
+    """The recorded event if the folder holds the result of this very growth; whatever else it holds is refused."""
     check_place(run, parent)
     if not is_occupied(run):
         return None

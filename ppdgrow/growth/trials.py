@@ -67,11 +67,7 @@ class TrialRuns:
         return False
 
     def train_twin(self, pair_lr: float) -> TrialRun:
-        """The ungrown model, trained on.
-
-        Raises:
-            DivergedError: it diverged, as the run itself would have.
-        """
+        """The ungrown model, trained on; a `DivergedError` if it diverged, as the run itself would have."""
         run = RunFolder(self.folder / "twin")
         if not run.growth_path.is_file():
             self.parent.run.check_present()

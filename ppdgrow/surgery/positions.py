@@ -60,11 +60,7 @@ def describe_positions(positions: Sequence[int], num_blocks: int) -> str:
 
 
 def select_pair(architecture: Architecture, which: str) -> str:
-    """The id of the pair meant by `last` (newest, then highest id) or by an id.
-
-    Raises:
-        ConfigError: there is no such pair.
-    """
+    """The id of the pair meant by `last` (newest, then highest id) or by an id; a `ConfigError` if there is none."""
     pairs = sorted(architecture.pairs, key=lambda block: (block.born, int(block.id[1:])))
     if not pairs:
         raise ConfigError("the model has no pair to remove: grow it first with ppdgrow grow")
