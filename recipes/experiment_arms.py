@@ -103,6 +103,7 @@ ARMS = {
 
 # The second experiment: at equal FLOPs, models of all depths, and shallow ones that grow within their run.
 DEPTHS = (2, 3, 4, 6, 8, 12)
+GROWN = -1  # the key of the rate of grown models in `Size.rates`
 OPERATORS = {
     "attention": "pair: attention",
     "attention-first": "pair: attention-first",
@@ -129,7 +130,13 @@ def _scratch(layers: int, budget: Budget, lr: float | None = None) -> str:
     return _enter(f"{layers}-layers-{budget}-lr-{lr:g}", Arm(f"--layers {layers} --lr {lr:g}", budget=budget))
 
 
-def _in_run(start: int, stages: Sequence[tuple[int, int]], budget: Budget, operator: str = "attention") -> str:
+def _in_run(
+    start: int,
+    stages: Sequence[tuple[int, int]],
+    budget: Budget,
+    operator: str = "attention",
+    lr: float | None = None,
+) -> str:
     """Enter an arm that grows within its run, by stages of per cent of the steps and a depth; returns its name."""
     depths = [start, *(depth for _, depth in stages)]
     entries = ", ".join(
@@ -138,12 +145,17 @@ def _in_run(start: int, stages: Sequence[tuple[int, int]], budget: Budget, opera
     )
     shares = "-".join(str(share) for share, _ in stages)
     name = f"{'-'.join(map(str, depths))}-at-{shares}-{operator}-{budget}"
-    return _enter(name, Arm(f"--layers {start} -o 'growth=[{entries}]'", budget=budget))
+    train = f"--layers {start} -o 'growth=[{entries}]'"
+    if lr is None:
+        return _enter(name, Arm(train, budget=budget, layers=GROWN))
+    return _enter(f"{name}-lr-{lr:g}", Arm(f"{train} --lr {lr:g}", budget=budget))
 
 
 BUDGETS: tuple[Budget, ...] = ("small", "medium", "large")
 RATES: Mapping[int, tuple[float, ...]] = {
-    depth: (4e-3, 6e-3, 8e-3) if depth <= 4 else (3e-3, 4e-3, 6e-3) for depth in DEPTHS
+    **dict.fromkeys((2, 3), (4e-3, 6e-3, 8e-3, 12e-3)),
+    4: (4e-3, 6e-3, 8e-3),
+    **dict.fromkeys((6, 8, 12), (3e-3, 4e-3, 6e-3)),
 }
 SCHEDULES: tuple[tuple[int, tuple[tuple[int, int], ...]], ...] = (
     *((2, ((50, depth),)) for depth in (6, 8, 4, 12)),
@@ -194,6 +206,11 @@ SETS = {
     "front-rates": ArmSet(
         tuple(_scratch(depth, "small", lr) for depth in DEPTHS for lr in RATES[depth]),
         seeds=(100,),
+    ),
+    "grown-rates": ArmSet(
+        (_scratch(3, "small"), *(_in_run(*BEST, "small", lr=lr) for lr in (4e-3, 6e-3, 8e-3, 12e-3))),
+        seeds=(100,),
+        beside="front-rates",
     ),
     "front": ArmSet(tuple(_scratch(depth, budget) for budget in BUDGETS for depth in DEPTHS), seeds=(100,)),
     "schedules": ArmSet(

@@ -5,14 +5,12 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from statistics import fmean
 from typing import Literal
 
 import numpy as np
 
 from ppdgrow.comparison.curves import cost_of
 from ppdgrow.comparison.history import RunHistory
-from ppdgrow.console import format_flops
 from ppdgrow.statistics import Estimate, estimate
 
 Pays = Literal["yes", "no", "not judged"]
@@ -130,9 +128,9 @@ def pay_off(grown: Sequence[RunHistory], others: Iterable[RunHistory]) -> PayOff
     needed = [front.flops_for(loss) for loss, (_, front) in zip(losses, fronts, strict=True)]
     doubt = ""
     if None in bought:
-        front = fronts[bought.index(None)][1]
-        tried = f"{format_flops(front.smallest)} to {format_flops(front.largest)}"
-        doubt = f"the ungrown runs took {tried}, none as many as its {format_flops(fmean(costs))}"
+        outside = bought.index(None)
+        than = "more" if costs[outside] > fronts[outside][1].largest else "fewer"
+        doubt = f"it took {than} FLOPs than every ungrown run"
     return PayOff(
         front_loss=estimate(bought),
         difference=estimate([None if at is None else loss - at for loss, at in zip(losses, bought, strict=True)]),

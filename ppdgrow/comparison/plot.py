@@ -41,8 +41,8 @@ def draw_comparison(comparison: Comparison, file_format: str) -> bytes:
 
     with new_figure(16, 7.5) as figure:
         grid = figure.add_gridspec(2, len(AXES) + 1)
-        _front(figure.add_subplot(grid[:, -1]), comparison)
         rows = grid[:, :-1].subgridspec(2, len(AXES)).subplots(sharex="col")
+        _front(figure.add_subplot(grid[:, -1]), comparison)
         for axis, losses, differences in zip(AXES, *rows, strict=True):
             _losses(losses, comparison, axis)
             _differences(differences, comparison, axis)

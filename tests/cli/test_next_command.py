@@ -38,13 +38,17 @@ def test_the_default_path_leads_from_train_to_a_comparison(ppdgrow: Command, nam
     last = ppdgrow("", *train)
     assert LONG_WAY in last.stderr, "the re-warm-up is said by the run itself"
     assert "warm-up to 2.0e-03 at step 5 again" in last.stderr
-    control, compare = proposed(last)
+    control, ungrown, compare = proposed(last)
     assert control[-1].endswith("-baseline")
     ppdgrow("", *control)
+    ppdgrow("", *ungrown)
     table = ppdgrow("", *compare)
     rows = [line.split() for line in table.stdout.splitlines()]
-    assert ["layers", "4", "2", "->", "4", "at", "step", "4"] in rows
-    assert ["steps", "8", "8"] in rows, "the control is as deep and as long"
+    assert ["layers", "4", "2", "2", "->", "4", "at", "step", "4"] in rows
+    assert ["steps", "8", ungrown[ungrown.index("--steps") + 1], "8"] in rows, "the control is as deep and as long"
+    assert "whether growing paid" not in table.stdout
+    costs = next(row for row in rows if row[0] == "FLOPs")
+    assert float(costs[4]) == pytest.approx(float(costs[7]), rel=0.08), "the ungrown one costs what the grown one does"
     ((*report,),) = proposed(table)
     assert report[:3] == ["compare", *compare[1:]]
     assert proposed(ppdgrow("", *report[:-1], "page.md"))[0][0] == "probe"
@@ -77,9 +81,11 @@ def test_a_growth_that_was_never_trained_is_trained_before_it_is_compared(ppdgro
     assert proposed(told) == [["train", "g", "--steps", "10"]]
     assert "fail" not in told.stdout
     assert told.stdout.count("not judged: not trained since it was grown") == 4
-    assert "verdict: reject (nothing that training does was judged, against shallow)" in told.stdout
+    assert (
+        "verdict: reject since nothing that training does was judged; whether growing paid is not known" in told.stdout
+    )
     document = ppdgrow("compare shallow g --json").document
-    assert [criterion["passed"] for criterion in document["criteria"]] == [True, None, None, None, None]
+    assert [criterion["passed"] for criterion in document["criteria"]] == [True, None, None, None, None, None]
     assert document["verdict"] == "reject"
     ppdgrow("", *proposed(told)[0], "--out", "t")
     assert "not trained" not in ppdgrow("compare shallow t").stderr
@@ -88,8 +94,9 @@ def test_a_growth_that_was_never_trained_is_trained_before_it_is_compared(ppdgro
 def test_a_baseline_is_proposed_for_a_run_that_grew_by_itself(ppdgrow: Command) -> None:
     growth = "growth=[{at: 3, trial: {steps: 2, rule: parent, epsilon: 9}}]"
     grown = ppdgrow("train --layers 2 --steps 9 --horizon 9 --out r", *TINY, "-o", growth)
-    control, compare = proposed(grown)
+    control, ungrown, compare = proposed(grown)
     ppdgrow("", *control)
+    ppdgrow("", *ungrown)
     ppdgrow("", *compare)
     assert "growth=[]" in control
     assert "train.horizon=null" in control

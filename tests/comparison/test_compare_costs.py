@@ -11,7 +11,7 @@ import pytest
 from synthetic_runs import growth, trial, write_run
 
 from ppdgrow.comparison.compare import Comparison, compare_runs
-from ppdgrow.comparison.criteria import CHEAPER_FLOPS, CHEAPER_SECONDS, Criterion
+from ppdgrow.comparison.criteria import CHEAPER_FLOPS, CHEAPER_SECONDS, ONE_SEED, Criterion
 from ppdgrow.comparison.curves import AXES, GRID, Axis, bands, cost_ratio, cost_to_reach
 from ppdgrow.comparison.history import RunHistory, read_history
 from ppdgrow.comparison.insertions import BUMP_STEPS
@@ -117,7 +117,7 @@ def test_the_bound_of_the_cost_is_four_fifths(tmp_path: Path, reached: int, pass
     found = compare_runs([base, write_run(tmp_path / "other", {reached: 4.1, 30: 4.0})])
     for name in (CHEAPER_FLOPS, CHEAPER_SECONDS):
         one = criterion(found, name)
-        assert (one.passed, one.value, one.bound, one.relation, one.note) == (passed, value, 0.8, "<=", "")
+        assert (one.passed, one.value, one.bound, one.relation, one.note) == (passed, value, 0.8, "<=", ONE_SEED)
 
 
 def test_flops_and_wall_clock_are_judged_apart(tmp_path: Path) -> None:
@@ -143,7 +143,7 @@ def test_rejected_trials_can_cost_an_arm_the_criterion(tmp_path: Path) -> None:
         ((4.0, 4.0), True, 0.5, ""),
         ((4.0, 4.2), False, None, "reached by 1 of 2 seeds within the run"),
         ((4.2, 4.2), False, None, "reached by 0 of 2 seeds within the run"),
-        ((4.0,), True, 0.5, ""),
+        ((4.0,), True, 0.5, ONE_SEED),
         ((4.2,), False, None, "not reached within the run"),
     ],
 )

@@ -233,8 +233,8 @@ INSERTION_KEYS = [
 ]  # fmt: skip
 ARM_KEYS = [
     "name", "runs", "seeds", "paired_seeds", "left_out", "loss", "accuracy", "train_loss", "test_loss", "test_accuracy",
-    "flops_ratio", "seconds_ratio", "loss_difference", "accuracy_difference", "cost_to_baseline_loss", "verdict",
-    "curves",
+    "flops_ratio", "seconds_ratio", "loss_difference", "accuracy_difference", "cost_to_baseline_loss",
+    "front_loss", "front_difference", "compute_gain", "pays", "pays_doubt", "verdict", "curves",
 ]  # fmt: skip
 CRITERION_KEYS = [
     "name", "run", "against", "passed", "value", "bound", "relation", "unit", "note", "low", "high", "judged", "seeds",
@@ -252,6 +252,8 @@ def test_the_document_keeps_its_keys(tmp_path: Path) -> None:
         "criteria",
         "decision",
         "verdict",
+        "pays",
+        "compute_gain",
         "warnings",
         "notes",
     ]
@@ -263,7 +265,7 @@ def test_the_document_keeps_its_keys(tmp_path: Path) -> None:
     assert list(other["equal"]["steps"]) == ["step", "loss", "baseline_loss", "difference"]
     assert list(other["curve"][0]) == ["step", "loss", "flops", "seconds"]
     assert list(other["validation"]) == ["loss", "accuracy", "perplexity", "bits_per_byte", "class_accuracy"]
-    assert [list(criterion) for criterion in document["criteria"]] == [CRITERION_KEYS] * 5
+    assert [list(criterion) for criterion in document["criteria"]] == [CRITERION_KEYS] * 6
     assert [list(arm) for arm in document["arms"]] == [ARM_KEYS] * 2
     assert [list(arm["curves"]) for arm in document["arms"]] == [["steps", "flops", "seconds"]] * 2
     assert list(document["arms"][1]["loss"]) == ["mean", "sd", "low", "high", "values"]
@@ -303,10 +305,14 @@ def test_the_table_puts_the_runs_side_by_side(tmp_path: Path) -> None:
         ("comparable final accuracy", "+0.30 pt", "> -0.5 pt", "pass"),
         ("FLOPs to equal loss", "0.38", "<= 0.8", "pass"),
         ("wall-clock to equal loss", "0.75", "<= 0.8", "pass"),
+        ("pays against ungrown training", "-", "< 0", "not judged"),
     ]
     assert all(len(row) == len(t.header) for t in (table, criteria) for row in t.rows)
     lines = verdict_lines(comparison)
-    assert lines[0] == "verdict: accept (5 of 5 judged criteria passed, against base)"
+    assert lines[0] == (
+        "verdict: accept by 5 of 5 criteria against base; whether growing paid is not known: there is no ungrown "
+        "control"
+    )
     assert lines[-1].startswith("one seed each")
     assert all(text.isascii() for t in (table, criteria) for row in (t.header, *t.rows) for text in row)
 
