@@ -310,8 +310,8 @@ def test_the_table_puts_the_runs_side_by_side(tmp_path: Path) -> None:
     assert all(len(row) == len(t.header) for t in (table, criteria) for row in t.rows)
     lines = verdict_lines(comparison)
     assert lines[0] == (
-        "verdict: accept by 5 of 5 criteria against base; whether growing paid is not known: there is no ungrown "
-        "control"
+        "verdict: accept by 5 of 5 criteria against base; whether growing paid is not known: it took fewer "
+        "FLOPs than every ungrown run"
     )
     assert lines[-1].startswith("one seed each")
     assert all(text.isascii() for t in (table, criteria) for row in (t.header, *t.rows) for text in row)
