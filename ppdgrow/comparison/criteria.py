@@ -15,7 +15,7 @@ from ppdgrow.comparison.curves import Axis
 from ppdgrow.comparison.history import RunHistory
 from ppdgrow.comparison.measures import ComparedArm
 from ppdgrow.statistics import Estimate, estimate
-from ppdgrow.training.acceptance import Decision
+from ppdgrow.training.acceptance import RULES, Decision
 
 Verdict = Literal["accept", "reject"]
 Relation = Literal["<", "<=", ">", ">="]
@@ -180,7 +180,7 @@ def _ends(baseline: ComparedArm, arm: ComparedArm) -> list[str]:
 def parent_rule(parent: RunHistory, trial: RunHistory, decision: Decision) -> Criterion:
     """The parent rule as a criterion: the change of the loss over the trial."""
     note = _note(f"step {trial.step:,} against step {parent.step:,}", decides=decision.rule == "parent")
-    passed, change, bound = decision.parent_passes, decision.change, decision.epsilon
+    passed, change, bound = RULES["parent"].accepts(decision), decision.change, decision.epsilon
     return Criterion(PARENT_RULE, trial.name, parent.name, passed, change, bound, "<=", loss_unit(trial), note)
 
 
@@ -188,7 +188,7 @@ def twin_rule(trial: RunHistory, twin: RunHistory, decision: Decision) -> Criter
     """The twin rule as a criterion: the upper end of the interval of the paired difference."""
     note = _note(f"upper end of the 95 % interval at step {trial.step:,}", decides=decision.rule == "twin")
     high = None if decision.twin is None else decision.twin.high
-    passed, bound = decision.twin_passes, decision.margin
+    passed, bound = RULES["twin"].accepts(decision), decision.margin
     return Criterion(TWIN_RULE, trial.name, twin.name, passed, high, bound, "<", loss_unit(trial), note)
 
 

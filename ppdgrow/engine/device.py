@@ -84,18 +84,15 @@ def _measure_speedup(model: nn.Module, inputs: Tensor, device: torch.device) -> 
     return statistics.median(seconds["fp32"]) / statistics.median(seconds["bf16"])
 
 
-def describe_environment(
-    device: torch.device, precision: Precision, *, deterministic: bool, accumulate: int
-) -> Environment:
+def describe_environment(device: torch.device, precision: Precision, *, accumulate: int) -> Environment:
     """What decides the last bits of a run beside its recipe, and `accumulate`, which may change in a run."""
-    name = torch.cuda.get_device_name(device) if device.type == "cuda" else "cpu"
     return Environment(
         torch=str(torch.__version__),
-        device=name,
+        device=torch.cuda.get_device_name(device) if device.type == "cuda" else "cpu",
         threads=torch.get_num_threads(),
         cpu_capability=torch.backends.cpu.get_cpu_capability(),
         precision=precision,
-        deterministic=deterministic,
+        deterministic=torch.are_deterministic_algorithms_enabled(),
         accumulate=accumulate,
     )
 

@@ -30,7 +30,7 @@ from ppdgrow.surgery import (
     theta_digest,
 )
 from ppdgrow.training.context import Parent, Setting
-from ppdgrow.training.model_card import model_card
+from ppdgrow.training.recorder import model_card
 
 
 @dataclass(frozen=True)

@@ -119,6 +119,14 @@ class PairMethod:
 
     preserves_function: bool = True
 
+    def in_words(self, request: GrowthRequest, places: str) -> str:
+        """What is asked for, its position with the places that it means."""
+        kinds = "/".join(dict.fromkeys(request.kinds))
+        plural = "" if request.pairs == 1 else "s"
+        scale = "" if request.scale == 1.0 else f", scale {request.scale:g}"
+        position = f"{request.position} ({places})"
+        return f"{request.pairs} {kinds} pair{plural}, {position}, source {request.source or 'auto'}{scale}"
+
     def plan(
         self, old: Architecture, request: GrowthRequest, step: int, used_ids: frozenset[str], names: BlockNames
     ) -> GrowthPlan:
@@ -195,6 +203,10 @@ class LayerMethod:
     preserves_function: bool
     copies: bool
     zero_outputs: bool = False
+
+    def in_words(self, request: GrowthRequest, places: str) -> str:
+        """As of a pair; source and scale do not apply."""
+        return f"{2 * request.pairs} layers by method {request.method}, {request.position} ({places})"
 
     def plan(
         self, old: Architecture, request: GrowthRequest, step: int, used_ids: frozenset[str], names: BlockNames

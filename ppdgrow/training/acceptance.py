@@ -7,7 +7,7 @@ batches; `always` judges nothing. Losses are in nats per target (per image under
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from typing import Any, ClassVar
 
 import torch
@@ -32,21 +32,13 @@ CAUTION = (
 class PairedDifference:
     """Loss of a grown model minus that of its twin on the same examples, with its 95 % interval.
 
-    The interval covers the sampling of validation examples, taken as independent. It does not cover the noise of
-    training: another seed is another difference.
+    The interval covers the sampling of validation examples, taken as independent, and not the noise of training.
     """
 
-    mean: float
+    difference: float
     low: float
     high: float
     examples: int
-
-    @property
-    def scope(self) -> str:
-        return (
-            f"the 95 % interval covers the sampling of {self.examples} validation examples, not the noise of training "
-            "(one seed)"
-        )
 
 
 def paired_difference(grown: Evaluation, twin: Evaluation) -> PairedDifference:
@@ -76,15 +68,10 @@ def paired_difference(grown: Evaluation, twin: Evaluation) -> PairedDifference:
 
 @dataclass(frozen=True)
 class Decision:
-    """A trial held against both rules, of which one decides.
+    """A trial held against both rules, of which `rule` decides by `epsilon` or `margin`.
 
-    Args:
-        rule: the one that decides.
-        loss_before: of the model before the growth.
-        loss_after: at the end of the trial; None if the trial diverged, which no rule accepts.
-        epsilon: parent rule: accept iff `loss_after <= loss_before + epsilon`.
-        twin: the paired difference to the twin, None where there is no twin.
-        margin: twin rule: accept iff the upper end of the difference's 95 % interval is below it.
+    `loss_after` is that at the end of the trial, None if it diverged, which no rule accepts; `twin` is None where there
+    is no twin.
     """
 
     rule: Rule
@@ -95,14 +82,6 @@ class Decision:
     margin: float
 
     @property
-    def parent_passes(self) -> bool:
-        return RULES["parent"].accepts(self)
-
-    @property
-    def twin_passes(self) -> bool:
-        return RULES["twin"].accepts(self)
-
-    @property
     def accepted(self) -> bool:
         return RULES[self.rule].accepts(self)
 
@@ -111,17 +90,7 @@ class Decision:
         return None if self.loss_after is None else self.loss_after - self.loss_before
 
     def document(self) -> dict[str, Any]:
-        twin = self.twin
-        return {
-            "rule": self.rule,
-            "loss_before": self.loss_before,
-            "loss_after": self.loss_after,
-            "epsilon": self.epsilon,
-            "twin": None
-            if twin is None
-            else {"difference": twin.mean, "low": twin.low, "high": twin.high, "examples": twin.examples},
-            "margin": self.margin,
-        }
+        return asdict(self)
 
     def lines(self) -> list[str]:
         """The figures in words, that of the rule that decides first; others stand beside it where there is a twin."""
@@ -132,7 +101,13 @@ class Decision:
         return [text for rule in rules if rule.trains_twin == trains_twin and (text := rule.line(self)) is not None]
 
     def caution(self) -> str:
-        return PARENT_RULE_NOTE if self.twin is None else self.twin.scope
+        """What its figures do not say."""
+        if self.twin is None:
+            return PARENT_RULE_NOTE
+        return (
+            f"the 95 % interval covers the sampling of {self.twin.examples} validation examples, not the noise of "
+            "training (one seed)"
+        )
 
 
 class AcceptanceRule(ABC):
@@ -200,7 +175,7 @@ class TwinRule(AcceptanceRule):
         twin = decision.twin
         if twin is None:
             return None
-        figure = f"grown - twin {twin.mean:+.6f}, 95 % [{twin.low:+.6f}, {twin.high:+.6f}]"
+        figure = f"grown - twin {twin.difference:+.6f}, 95 % [{twin.low:+.6f}, {twin.high:+.6f}]"
         return self._line(decision, figure, f"< {decision.margin:+g}")
 
     def plan(self, entry: GrowthConfig) -> str:

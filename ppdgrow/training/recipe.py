@@ -27,7 +27,9 @@ def resolve_training(parent: Parent | None, layers: Sequence[Layer]) -> Resolved
         ConfigError: a bad key or value, or a model key that contradicts the checkpoint.
     """
     if parent is not None:
-        inherited = {key: value for key, value in parent.recipe_values.items() if key not in NOT_INHERITED}
+        given = {key for key, source in parent.resolved.sources.items() if source == "checkpoint"}
+        recorded = flatten(parent.recipe.model_dump()).items()
+        inherited = {key: value for key, value in recorded if key in given and key not in NOT_INHERITED}
         layers = [Layer("checkpoint", inherited | _depth(parent)), *layers]
     resolved = resolve(layers)
     if (name := canonical_name(resolved.recipe.data.name)) != resolved.recipe.data.name:

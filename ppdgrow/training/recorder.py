@@ -1,4 +1,4 @@
-"""What a training run leaves behind: metrics lines, checkpoints, and the closing document."""
+"""What a training run leaves behind: metrics lines, checkpoints, the closing document, and the model card."""
 
 from __future__ import annotations
 
@@ -17,12 +17,14 @@ from ppdgrow.checkpoint import (
     read_state,
     write_checkpoint,
 )
-from ppdgrow.checkpoint.events import read_events
+from ppdgrow.checkpoint.events import Event, read_events
 from ppdgrow.checkpoint.lineage import growth_entries
+from ppdgrow.config.architecture import Architecture
 from ppdgrow.config.state import TrainerState
+from ppdgrow.console.page import plain
 from ppdgrow.engine.device import rng_state
 from ppdgrow.engine.loop import Engine, MetricsLine
-from ppdgrow.nn.cost import count_parameters
+from ppdgrow.nn.cost import count_parameters, flops_per_token, half_steps
 from ppdgrow.training.context import RunContext
 
 TRAIN_LOSS_STEPS = 50
@@ -45,7 +47,7 @@ class Recorder:
 
     def on_save(self) -> None:
         """Write a checkpoint of the engine's step and prune older ones."""
-        engine, dataset = self.engine, self.context.setting.dataset
+        engine, setting = self.engine, self.context.setting
         self.run.check_present()
         state = TrainerState(
             step=engine.step,
@@ -53,8 +55,8 @@ class Recorder:
             ledger=engine.ledger,
             validation=engine.validation,
             train_loss=sum(line["train_loss"] for line in self.recent) / len(self.recent) if self.recent else None,
-            data=dataset.identity(sum(len(batch.targets) for batch in engine.evaluation)),
-            environment=self.context.environment,
+            data=setting.identity(),
+            environment=setting.environment,
         )
         checkpoint = Checkpoint(
             architecture=engine.model.architecture,
@@ -62,7 +64,7 @@ class Recorder:
             moments=engine.optimizer.moments(),
             rng=rng_state(engine.device),
             state=state,
-            tokenizer=dataset.tokenizer_json,
+            tokenizer=setting.dataset.tokenizer_json,
             shards=self._shards,
         )
         write_checkpoint(self.run.checkpoint_path(engine.step), checkpoint)
@@ -87,3 +89,41 @@ def train_document(run: RunFolder, folder: Path) -> dict[str, Any]:
         "trials": state.ledger.trials.model_dump(),
         "growth": growth_entries(read_events(run.growth_path)),
     }
+
+
+def model_card(
+    name: str, architecture: Architecture, state: TrainerState, lineage: Sequence[Event], recipe: str
+) -> str:
+    """Markdown for `RUN/README.md`, the recipe embedded."""
+    figures = state.validation
+    lines = [
+        f"# {name}",
+        "",
+        f"A {architecture.family} ({architecture.stream} stream, task {architecture.task}) trained with ppdgrow.",
+        "",
+        "| | |",
+        "| --- | --- |",
+        f"| layers | {architecture.num_layers} |",
+        f"| width | {architecture.width} |",
+        f"| parameters | {count_parameters(architecture):,} |",
+        f"| FLOPs per token, forward | {flops_per_token(architecture):,} |",
+        f"| half-steps | {half_steps(architecture)} |",
+        f"| optimizer steps | {state.step:,} |",
+        f"| training tokens | {state.ledger.tokens:,} |",
+        f"| training FLOPs | {state.ledger.flops:.4g} |",
+        f"| data | {state.data.name}, tokenizer {state.data.tokenizer or 'none'} |",
+        f"| environment | torch {state.environment.torch}, {state.environment.device}, "
+        f"{state.environment.precision}, {state.environment.threads} threads |",
+    ]
+    if state.ledger.trials.flops:
+        lines.append(f"| FLOPs of trials, in addition | {state.ledger.trials.flops:.4g} |")
+    if figures is not None:
+        lines.append(f"| validation loss | {figures.loss:.6f} nats |")
+        lines.append(f"| validation accuracy | {figures.accuracy:.4f} |")
+        lines += [
+            f"| - of {plain(name)} | {accuracy:.4f} |" for name, accuracy in (figures.class_accuracy or {}).items()
+        ]
+    lines += ["", "## Lineage", ""]
+    lines += [f"- {text}" for event in lineage if (text := event.line()) is not None] or ["- trained from scratch"]
+    lines += ["", "## Recipe", "", "```yaml", recipe.rstrip("\n"), "```", ""]
+    return "\n".join(lines)

@@ -43,11 +43,34 @@ class Trainer:
         span: tuple[int, int] | None = None,
         header: Header | None = None,
     ) -> None:
+        config, setting, architecture = context.recipe.train, context.setting, start.architecture
+        model = model or build_model(architecture, start.tensors, setting.device)
+        tokens = config.batch_size * tokens_per_example(architecture)
+        born, warmup = max(block.born for block in architecture.blocks), config.pair_warmup_steps
         self.run = run
-        self.engine = make_engine(context, start, pair_lr, model)
+        self.engine = Engine(
+            model,
+            make_optimizer(model, start, config),
+            context.schedule,
+            new_factor=lambda step: pair_lr * (min(1.0, (step - born) / warmup) if warmup else 1.0),
+            batches=setting.training(),
+            evaluation=context.evaluation,
+            figures=setting.figures,
+            config=config,
+            device=setting.device,
+            precision=setting.precision,
+            first=context.first,
+            step=start.step,
+            ledger=start.ledger,
+            evaluated=(start.step, start.validation),
+            tokens_per_step=tokens,
+            flops_per_step=tokens * training_flops_per_token(architecture),
+            stop=context.stop,
+        )
+        set_rng_state(start.rng, setting.device, config.seed)
         self._recorder = Recorder(context, run, self.engine, start.shards)
-        first, last = span or (context.first, context.last)
         latest = self._recorder.recent[-1] if self._recorder.recent else None
+        first, last = span or (context.first, context.last)
         self._display = Display(context.narrator, self.engine, label, first, last, latest, header)
         self.engine.listeners = [self._recorder, self._display]
 
@@ -75,42 +98,8 @@ class Trainer:
             raise
 
 
-def make_engine(context: RunContext, start: Start, pair_lr: float, model: Model | None = None) -> Engine:
-    """The engine that goes on from a start, the random streams set to its own; arguments as of `Trainer`."""
-    config, setting = context.recipe.train, context.setting
-    model = model or build_model(start.architecture, start.tensors, setting.device)
-    optimizer = make_optimizer(model, start, config)
-    tokens = config.batch_size * tokens_per_example(start.architecture)
-    born, warmup = max(block.born for block in start.architecture.blocks), config.pair_warmup_steps
-    batches = setting.dataset.batches("train", batch_size=config.batch_size, seed=config.seed, device=setting.device)
-    set_rng_state(start.rng, setting.device, config.seed)
-    return Engine(
-        model,
-        optimizer,
-        context.schedule,
-        new_factor=lambda step: pair_lr * (min(1.0, (step - born) / warmup) if warmup else 1.0),
-        batches=batches,
-        evaluation=context.evaluation,
-        figures=setting.figures,
-        config=config,
-        device=setting.device,
-        precision=setting.precision,
-        first=context.first,
-        step=start.step,
-        ledger=start.ledger,
-        validation=start.validation,
-        tokens_per_step=tokens,
-        flops_per_step=tokens * training_flops_per_token(start.architecture),
-        stop=context.stop,
-    )
-
-
 def make_optimizer(model: Model, start: Start, config: TrainConfig) -> NamedOptimizer:
-    """The optimizer with the start's state, the newest blocks in a group of their own.
-
-    Raises:
-        ConfigError: only pairs are to be trained and there are none.
-    """
+    """The optimizer with the start's state, the newest blocks in a group of their own (see `select_trained`)."""
     optimizer = NamedOptimizer(model, config, select_trained(model, config))
     optimizer.load_moments(start.moments)
     return optimizer
