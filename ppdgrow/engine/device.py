@@ -20,11 +20,7 @@ AUTO_MIN_SPEEDUP = 1.5
 
 
 def resolve_device(requested: str) -> torch.device:
-    """`auto` is CUDA where there is a GPU, else the CPU.
-
-    Raises:
-        ConfigError: `cuda` is asked for and there is none.
-    """
+    """`auto` is CUDA where there is a GPU, else the CPU; `cuda` where there is none is a `ConfigError`."""
     if requested == "auto":
         requested = "cuda" if torch.cuda.is_available() else "cpu"
     if requested.startswith("cuda") and not torch.cuda.is_available():
@@ -106,11 +102,7 @@ def rng_state(device: torch.device) -> dict[str, Tensor]:
 
 
 def set_rng_state(streams: dict[str, Tensor], device: torch.device, seed: int) -> None:
-    """Restore the random streams; those that a checkpoint does not have are seeded.
-
-    Raises:
-        InvalidInputError: a stream is not one of this torch.
-    """
+    """Restore the random streams; those that a checkpoint does not have are seeded."""
     torch.manual_seed(seed)
     try:
         if "cpu" in streams:

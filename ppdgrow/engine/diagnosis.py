@@ -10,18 +10,18 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from ppdgrow.data import Batch
 from ppdgrow.engine.device import Precision, autocast
-from ppdgrow.engine.evaluate import BatchLike, mean_loss
+from ppdgrow.engine.evaluate import mean_loss
 
 
 def first_non_finite(
-    model: nn.Module, batch: BatchLike, *, device: torch.device, precision: Precision, backward: bool
+    model: nn.Module, batch: Batch, *, device: torch.device, precision: Precision, backward: bool
 ) -> str | None:
     """Repeat an evaluation, or with `backward` a training step, and name the first place of a NaN or infinity.
 
-    In words, such as `in block l3, in the output of blocks.l3.g.up`; None if all is finite. Of the backward pass it is
-    the gradient that is computed first: that of the last such parameter. Gradients of the model are lost. Dropout draws
-    anew, so that what one draw brought about may not come again.
+    In words, such as `in block l3, in the output of blocks.l3.g.up`; None if all is finite. Of several gradients it is
+    the one computed first, that of the last parameter. Gradients of the model are lost, and dropout draws anew.
     """
     for name, parameter in model.named_parameters():
         if not _finite(parameter):

@@ -17,9 +17,10 @@ from torch import Tensor
 
 from ppdgrow.config.schema import TrainConfig
 from ppdgrow.config.state import Ledger, Validation
+from ppdgrow.data import NO_TARGET, Batch
 from ppdgrow.engine.device import Precision, autocast
 from ppdgrow.engine.diagnosis import first_non_finite
-from ppdgrow.engine.evaluate import NO_TARGET, BatchLike, Evaluation, evaluate, mean_loss
+from ppdgrow.engine.evaluate import Evaluation, evaluate, mean_loss
 from ppdgrow.engine.movement_check import MovementCheck
 from ppdgrow.engine.out_of_memory import is_out_of_memory, microbatches_that_fit
 from ppdgrow.engine.stop_flag import StopFlag, StoppedError
@@ -36,7 +37,7 @@ MetricsLine = dict[str, Any]
 class BatchSource(Protocol):
     """Training batches as a pure function of the step."""
 
-    def at(self, step: int) -> BatchLike:
+    def at(self, step: int) -> Batch:
         """The batch of an absolute step (1-based)."""
 
 
@@ -87,7 +88,7 @@ class Engine:
     _: KW_ONLY
     new_factor: Callable[[int], float]
     batches: BatchSource
-    evaluation: Sequence[BatchLike]
+    evaluation: Sequence[Batch]
     figures: Callable[[Evaluation], Validation]
     config: TrainConfig
     device: torch.device
@@ -171,7 +172,7 @@ class Engine:
         self.step = step
         self._pending.append(_Pending(step, self.config.lr * factor, loss, norms))
 
-    def _backward(self, batch: BatchLike, microbatches: int, *, only_first: bool = False) -> Tensor:
+    def _backward(self, batch: Batch, microbatches: int, *, only_first: bool = False) -> Tensor:
         """Gradients of the mean loss over a batch, added up over its microbatches, and that loss.
 
         A microbatch counts by its share of the targets, so that the sum is the gradient of the whole batch.
@@ -191,7 +192,7 @@ class Engine:
                 break
         return losses[0] if microbatches == 1 else torch.stack(losses).sum()
 
-    def _raise_out_of_memory(self, batch: BatchLike) -> NoReturn:
+    def _raise_out_of_memory(self, batch: Batch) -> NoReturn:
         """Save the last step, and say in how many microbatches a batch fits, having tried."""
         self.model.zero_grad(set_to_none=True)
         if self._pending:
@@ -206,16 +207,15 @@ class Engine:
 
         size, microbatches = self.config.batch_size, self.config.accumulate
         fitting = microbatches_that_fit(attempt, size, microbatches)
-        at_once = -(-size // microbatches)
-        way_out = (
-            "not even one example fits: use a smaller data.sequence_length, model.width or model.layers"
-            if fitting is None
-            else f"{-(-size // fitting)} at once fit: the same command with -o train.accumulate={fitting} goes on with "
-            f"the same batches; or use train.batch_size={-(-size // fitting)} in a new folder"
-        )
-        raise ConfigError(
-            f"out of memory at step {self.step + 1} with train.batch_size {size}, {at_once} examples at once; {way_out}"
-        )
+        way_out = "not even one example fits: use a smaller data.sequence_length, model.width or model.layers"
+        if fitting is not None:
+            at_once = -(-size // fitting)
+            way_out = (
+                f"{at_once} at once fit: the same command with -o train.accumulate={fitting} goes on with the same "
+                f"batches; or use train.batch_size={at_once} in a new folder"
+            )
+        found = f"out of memory at step {self.step + 1} with train.batch_size {size}"
+        raise ConfigError(f"{found}, {-(-size // microbatches)} examples at once; {way_out}")
 
     def _add_seconds(self, started: float) -> None:
         elapsed = time.perf_counter() - started
@@ -284,7 +284,7 @@ class Engine:
         for listener in self.listeners:
             listener.on_evaluation({"step": self.step, "validation": figures.model_dump(), "timing": timing})
 
-    def _first_non_finite(self, batches: Sequence[BatchLike], *, backward: bool) -> str:
+    def _first_non_finite(self, batches: Sequence[Batch], *, backward: bool) -> str:
         look = partial(first_non_finite, self.model, device=self.device, precision=self.precision, backward=backward)
         place = next((place for place in map(look, batches) if place is not None), None)
         return "" if place is None else f" (first {place})"

@@ -12,7 +12,8 @@ from ppdgrow.checkpoint import Checkpoint, RunFolder, append_jsonl, write_checkp
 from ppdgrow.checkpoint.events import CheckEvent, GrowEvent, RemoveEvent, SurgeryEvent, append_events
 from ppdgrow.config.architecture import Architecture
 from ppdgrow.config.state import Validation
-from ppdgrow.engine.evaluate import BatchLike, evaluate_together
+from ppdgrow.data import Batch
+from ppdgrow.engine.evaluate import evaluate_together
 from ppdgrow.engine.stop_flag import StopFlag
 from ppdgrow.errors import CheckFailedError, ConfigError
 from ppdgrow.nn.cost import count_parameters, flops_per_token, half_steps
@@ -30,7 +31,7 @@ from ppdgrow.surgery import (
     theta_digest,
 )
 from ppdgrow.training.context import Parent, Setting
-from ppdgrow.training.recorder import model_card
+from ppdgrow.training.finished_run import model_card
 
 
 @dataclass(frozen=True)
@@ -136,7 +137,7 @@ def measure(
     parent: Parent,
     expansion: Expansion,
     setting: Setting,
-    batches: Sequence[BatchLike],
+    batches: Sequence[Batch],
     *,
     stop: StopFlag | None = None,
 ) -> Measured:

@@ -19,10 +19,10 @@ from ppdgrow.growth.timeline import ledger_line
 from ppdgrow.provenance import provenance
 from ppdgrow.training.acceptance import CAUTION, RULES
 from ppdgrow.training.context import RunContext
+from ppdgrow.training.finished_run import model_card, train_document
 from ppdgrow.training.output_folder import is_occupied
 from ppdgrow.training.preparation import Job, Prepared, check_length, plan_run, prepare
 from ppdgrow.training.recipe import LENGTH, RENEWED
-from ppdgrow.training.recorder import model_card, train_document
 from ppdgrow.training.resume import Start, lost_lines, resume, warn_of_lost_lines
 
 

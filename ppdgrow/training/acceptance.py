@@ -89,6 +89,11 @@ class Decision:
     def change(self) -> float | None:
         return None if self.loss_after is None else self.loss_after - self.loss_before
 
+    @property
+    def course(self) -> str:
+        """The losses in words."""
+        return f"{self.loss_before:.6f} -> {self.loss_after:.6f} ({self.change:+.6f})"
+
     def document(self) -> dict[str, Any]:
         return asdict(self)
 
@@ -111,10 +116,10 @@ class Decision:
 
 
 class AcceptanceRule(ABC):
-    """How a growth is judged after its trial.
+    """How a growth is judged after its trial, with figures of at least `min_examples` validation examples.
 
     `trains_twin`: the ungrown model is trained beside the trial, and is the run if the growth is rejected; without it
-    nothing is rejected. `min_examples` are the validation examples that its figure takes.
+    nothing is rejected.
     """
 
     name: ClassVar[Rule]
@@ -155,8 +160,7 @@ class ParentRule(AcceptanceRule):
         return decision.loss_after is not None and decision.loss_after <= decision.loss_before + decision.epsilon
 
     def line(self, decision: Decision) -> str | None:
-        figure = f"{decision.loss_before:.6f} -> {decision.loss_after:.6f} ({decision.change:+.6f})"
-        return self._line(decision, figure, f"<= {decision.epsilon:+g}")
+        return self._line(decision, decision.course, f"<= {decision.epsilon:+g}")
 
     def plan(self, entry: GrowthConfig) -> str:
         return self._trial(entry, f"epsilon {entry.trial.epsilon:g}")
@@ -172,8 +176,7 @@ class TwinRule(AcceptanceRule):
         return decision.twin is not None and decision.twin.high < decision.margin
 
     def line(self, decision: Decision) -> str | None:
-        twin = decision.twin
-        if twin is None:
+        if (twin := decision.twin) is None:
             return None
         figure = f"grown - twin {twin.difference:+.6f}, 95 % [{twin.low:+.6f}, {twin.high:+.6f}]"
         return self._line(decision, figure, f"< {decision.margin:+g}")
@@ -192,10 +195,7 @@ class AlwaysRule(AcceptanceRule):
         return decision.loss_after is not None
 
     def line(self, decision: Decision) -> str | None:
-        return (
-            f"always rule: nothing is judged; loss {decision.loss_before:.6f} -> {decision.loss_after:.6f} "
-            f"({decision.change:+.6f})"
-        )
+        return f"always rule: nothing is judged; loss {decision.course}"
 
     def plan(self, entry: GrowthConfig) -> str:
         best = f", the best of them after {entry.trial.steps} steps" if len(entry.candidates) > 1 else ""

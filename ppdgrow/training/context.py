@@ -17,12 +17,13 @@ from ppdgrow.checkpoint.lineage import lineage_up_to, used_ids
 from ppdgrow.config.architecture import InputSpec
 from ppdgrow.config.kinds import FAMILIES, Task
 from ppdgrow.config.load import Layer, Resolved, read_run_recipe, resolve
+from ppdgrow.config.requests import PrecisionName
 from ppdgrow.config.schema import ModelConfig, Recipe
 from ppdgrow.config.state import DataIdentity, Environment, TrainerState, Validation
 from ppdgrow.console import Narrator
 from ppdgrow.data import Batch, Batches, Dataset, Split, open_dataset
 from ppdgrow.engine.device import Precision, describe_environment, resolve_device
-from ppdgrow.engine.evaluate import BatchLike, Evaluation, evaluate
+from ppdgrow.engine.evaluate import Evaluation, evaluate
 from ppdgrow.engine.stop_flag import StopFlag
 from ppdgrow.errors import ConfigError, InvalidInputError
 from ppdgrow.nn.model import build_model
@@ -138,12 +139,12 @@ class Setting:
         """All examples of a split, in such batches."""
         return self.evaluation(split, EVERYTHING)
 
-    def evaluate(self, model: nn.Module, batches: Sequence[BatchLike], *, stop: StopFlag | None = None) -> Evaluation:
+    def evaluate(self, model: nn.Module, batches: Sequence[Batch], *, stop: StopFlag | None = None) -> Evaluation:
         """Per-example losses on fixed batches; `StoppedError` if the stop flag is set meanwhile."""
         return evaluate(model, batches, device=self.device, precision=self.precision, stop=stop)
 
     def evaluate_checkpoint(
-        self, checkpoint: Checkpoint, batches: Sequence[BatchLike], *, stop: StopFlag | None = None
+        self, checkpoint: Checkpoint, batches: Sequence[Batch], *, stop: StopFlag | None = None
     ) -> Evaluation:
         model = build_model(checkpoint.architecture, checkpoint.tensors, self.device).eval()
         return self.evaluate(model, batches, stop=stop)
@@ -191,12 +192,13 @@ def task_of(recipe: Recipe) -> Task:
     return recipe.model.task
 
 
-def checkpoint_setting(parent: Parent, *, device: str, precision: str | None, data_dir: Path | None) -> Setting:
-    """The setting in which a checkpoint was trained, with the overrides of `grow` and `probe`.
+def checkpoint_setting(
+    parent: Parent, *, device: str, precision: PrecisionName | None, data_dir: Path | None
+) -> Setting:
+    """The setting in which a checkpoint was trained, with the overrides of a command.
 
     Raises:
-        ConfigError: the device is not there.
-        InvalidInputError: the data is not there, or is not what the checkpoint was built for.
+        ConfigError, InvalidInputError: device or data are not there, or not what the checkpoint was built for.
     """
     recipe = parent.recipe
     data = recipe.data if data_dir is None else recipe.data.model_copy(update={"directory": str(data_dir)})
@@ -205,11 +207,11 @@ def checkpoint_setting(parent: Parent, *, device: str, precision: str | None, da
     return Setting(resolve_device(device), chosen_precision(parent, precision), dataset, recipe)
 
 
-def chosen_precision(parent: Parent, asked: str | None) -> Precision:
+def chosen_precision(parent: Parent, asked: PrecisionName | None) -> Precision:
     """The precision that is asked for; with None or `auto` that in which the checkpoint was trained."""
-    if asked in ("fp32", "bf16"):
-        return "bf16" if asked == "bf16" else "fp32"
-    return parent.checkpoint.state.environment.precision
+    if asked is None or asked == "auto":
+        return parent.checkpoint.state.environment.precision
+    return asked
 
 
 def check_input(dataset: Dataset, parent: Parent) -> None:
@@ -217,9 +219,8 @@ def check_input(dataset: Dataset, parent: Parent) -> None:
     found = input_spec_of(dataset, parent.recipe.model)
     expected = parent.checkpoint.architecture.input
     if found != expected:
-        gives, built_for = (
-            ", ".join(f"{key} {value}" for key, value in spec.model_dump().items()) for spec in (found, expected)
-        )
+        specs = (found.model_dump(), expected.model_dump())
+        gives, built_for = (", ".join(f"{key} {value}" for key, value in spec.items()) for spec in specs)
         raise ConfigError(
             f"the data gives {gives}, but {str(parent.folder)!r} was built for {built_for}: "
             "use the data and tokenizer of the checkpoint, or train a new model"
@@ -240,12 +241,9 @@ def changed_splits(dataset: Dataset, state: TrainerState) -> str | None:
 
 def changed_data(dataset: Dataset, state: TrainerState, owner: object) -> list[str]:
     """That a checkpoint of `owner` was trained with other data, in words; nothing where it was not."""
-    changed = changed_splits(dataset, state)
-    if changed is None:
-        return []
-    then = state.data.name
+    changed, then = changed_splits(dataset, state), state.data.name
     why = "another Python or another copy?" if then == dataset.name else f"its data was {then}"
-    return [f"{changed} had other content when {owner} was trained ({why})"]
+    return [] if changed is None else [f"{changed} had other content when {owner} was trained ({why})"]
 
 
 def refuse_changed_data(dataset: Dataset, state: TrainerState, run: Path) -> None:

@@ -158,11 +158,7 @@ class Prepared:
 def prepare(job: Job, device: torch.device, narrator: Narrator, *, fake: FakeTensorMode | None = None) -> Prepared:
     """Open the data, build the model, plan the growth, check the space, and say what they are.
 
-    Args:
-        job: from `plan_run`.
-        device: of the model.
-        narrator: for what was adjusted, model and data.
-        fake: makes it a dry run: the model has no memory, its precision is not measured, the data stays on the CPU.
+    `fake` makes it a dry run: the model has no memory, its precision is not measured, the data stays on the CPU.
 
     Raises:
         PPDGrowError: whatever stands in the way of the first step.

@@ -51,13 +51,11 @@ def resolve_training(parent: Parent | None, layers: Sequence[Layer]) -> Resolved
 
 def _left_to_the_data(recipe: Recipe) -> dict[str, Any]:
     """Task and tokenizer where the recipe has none; of a path, the data is looked at only for them."""
+    given = {"model.task": recipe.model.task, "data.tokenizer": recipe.data.tokenizer}
     if recipe.model.task is not None and (recipe.model.task == "classify" or recipe.data.tokenizer is not None):
         return {}
-    task, tokenizer = resolve_defaults(recipe.data)
-    return {
-        **({"model.task": task} if recipe.model.task is None else {}),
-        **({"data.tokenizer": tokenizer} if recipe.data.tokenizer is None and tokenizer is not None else {}),
-    }
+    found = zip(given, resolve_defaults(recipe.data), strict=True)
+    return {key: value for key, value in found if given[key] is None and value is not None}
 
 
 def unused_keys(resolved: Resolved, dataset: Dataset) -> list[str]:

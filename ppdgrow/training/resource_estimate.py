@@ -41,13 +41,8 @@ def memory_estimate(
 ) -> dict[str, int]:
     """Bytes by use, and in all, that training holds at the end of a forward pass, when they are the most.
 
-    Args:
-        start: of fake tensors; its architecture has no tied pairs.
-        setting: the recipe of the run and its working precision.
-        batch: one training batch, real or fake; what counts is its first and largest microbatch.
-        device: of the model.
-        data_bytes: what the data takes.
-        fake: the mode of the tensors.
+    The tensors of `start` are of the mode `fake`, its pairs untied. Of a training batch, real or fake, the first and
+    largest microbatch counts; the data takes `data_bytes`.
 
     Raises:
         ConfigError: a tensor would be larger than can be counted.

@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
-from ppdgrow.checkpoint import RunFolder
+from collections import deque
+from collections.abc import Sequence
+
+from ppdgrow.checkpoint import Checkpoint, RunFolder, append_jsonl, read_jsonl, write_checkpoint
 from ppdgrow.config.schema import TrainConfig
-from ppdgrow.engine.device import set_rng_state
-from ppdgrow.engine.loop import Engine
+from ppdgrow.config.state import TrainerState
+from ppdgrow.engine.device import rng_state, set_rng_state
+from ppdgrow.engine.loop import Engine, MetricsLine
 from ppdgrow.errors import ConfigError, PPDGrowError
 from ppdgrow.nn.cost import tokens_per_example, training_flops_per_token
 from ppdgrow.nn.model import Model, build_model
@@ -13,12 +17,13 @@ from ppdgrow.nn.parts import NAMES
 from ppdgrow.optim.optimizer import NamedOptimizer
 from ppdgrow.training.context import RunContext
 from ppdgrow.training.display import Display, Header
-from ppdgrow.training.recorder import Recorder
 from ppdgrow.training.resume import Start
+
+TRAIN_LOSS_STEPS = 50
 
 
 class Trainer:
-    """A model in training in a run folder. `to` takes it to a later step, as often as wanted.
+    """A model in training in a run folder, where it leaves metrics and checkpoints. `to` takes it to a later step.
 
     Args:
         context: of the run.
@@ -68,11 +73,13 @@ class Trainer:
             stop=context.stop,
         )
         set_rng_state(start.rng, setting.device, config.seed)
-        self._recorder = Recorder(context, run, self.engine, start.shards)
-        latest = self._recorder.recent[-1] if self._recorder.recent else None
+        self._setting, self._shards = setting, start.shards
+        steps = (line for line in read_jsonl(run.metrics_path) if "train_loss" in line)
+        self._recent = deque(steps, maxlen=TRAIN_LOSS_STEPS)
+        latest = self._recent[-1] if self._recent else None
         first, last = span or (context.first, context.last)
         self._display = Display(context.narrator, self.engine, label, first, last, latest, header)
-        self.engine.listeners = [self._recorder, self._display]
+        self.engine.listeners = [self, self._display]
 
     @property
     def step(self) -> int:
@@ -82,7 +89,7 @@ class Trainer:
     def save(self) -> None:
         """Leave a checkpoint of the current step, if there is none yet."""
         if self.run.newest_valid() != self.run.checkpoint_path(self.step):
-            self._recorder.on_save()
+            self.on_save()
 
     def to(self, step: int) -> None:
         """Train up to and including `step`, which is not before the current one.
@@ -96,6 +103,38 @@ class Trainer:
         except PPDGrowError:
             self._display.say_last()
             raise
+
+    def on_steps(self, lines: Sequence[MetricsLine]) -> None:
+        append_jsonl(self.run.metrics_path, lines)
+        self._recent += lines
+
+    def on_evaluation(self, line: MetricsLine) -> None:
+        append_jsonl(self.run.metrics_path, [line])
+
+    def on_save(self) -> None:
+        """Write a checkpoint of the current step and prune older ones."""
+        engine, setting = self.engine, self._setting
+        self.run.check_present()
+        state = TrainerState(
+            step=engine.step,
+            lr_factor=engine.lr_factor,
+            ledger=engine.ledger,
+            validation=engine.validation,
+            train_loss=sum(line["train_loss"] for line in self._recent) / len(self._recent) if self._recent else None,
+            data=setting.identity(),
+            environment=setting.environment,
+        )
+        checkpoint = Checkpoint(
+            architecture=engine.model.architecture,
+            tensors={name: tensor.detach().cpu() for name, tensor in engine.model.state_dict().items()},
+            moments=engine.optimizer.moments(),
+            rng=rng_state(engine.device),
+            state=state,
+            tokenizer=setting.dataset.tokenizer_json,
+            shards=self._shards,
+        )
+        write_checkpoint(self.run.checkpoint_path(engine.step), checkpoint)
+        self.run.prune(engine.config.keep)
 
 
 def make_optimizer(model: Model, start: Start, config: TrainConfig) -> NamedOptimizer:
