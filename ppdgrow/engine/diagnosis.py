@@ -9,6 +9,7 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
+from torch.utils._pytree import tree_leaves
 
 from ppdgrow.data import Batch
 from ppdgrow.engine.device import Precision, autocast
@@ -51,7 +52,7 @@ def _watched(model: nn.Module, seen: list[str]) -> Iterator[None]:
     """Collect the inputs and outputs of modules that are not finite, in the order of computation."""
 
     def look(name: str, what: str, module: nn.Module, *values: Any) -> None:
-        if not seen and not all(_finite(tensor) for tensor in _tensors(values[-1])):
+        if not seen and not all(_finite(leaf) for leaf in tree_leaves(values[-1]) if isinstance(leaf, Tensor)):
             seen.append(_place(name, what))
 
     handles = []
@@ -69,14 +70,6 @@ def _place(name: str, what: str) -> str:
     parts = name.split(".")
     block = f"in block {parts[1]}, " if parts[0] == "blocks" and len(parts) > 1 else ""
     return f"{block}in {what} of {name or 'the model'}"
-
-
-def _tensors(value: Any) -> Iterator[Tensor]:
-    if isinstance(value, Tensor):
-        yield value
-    elif isinstance(value, tuple | list):
-        for inner in value:
-            yield from _tensors(inner)
 
 
 def _finite(tensor: Tensor) -> bool:

@@ -49,9 +49,9 @@ class Evaluation:
     def accuracy(self) -> float:
         return float(self.correct.sum() / self.counts.sum())
 
-    def class_accuracy(self, names: Sequence[str]) -> dict[str, float] | None:
+    def class_accuracy(self, names: Sequence[str] | None) -> dict[str, float] | None:
         """Fraction predicted right of each class that occurs, by its name; None where examples have no one class."""
-        if self.classes is None:
+        if self.classes is None or names is None:
             return None
         counts = torch.bincount(self.classes, minlength=len(names))
         right = torch.bincount(self.classes, weights=self.correct.double(), minlength=len(names))
@@ -76,7 +76,7 @@ class Evaluation:
             accuracy=self.accuracy,
             perplexity=perplexity,
             bits_per_byte=bits,
-            class_accuracy=None if class_names is None else self.class_accuracy(class_names),
+            class_accuracy=self.class_accuracy(class_names),
         )
 
 

@@ -124,20 +124,16 @@ class Setting:
         train = self.recipe.train
         return self.dataset.batches("train", batch_size=train.batch_size, seed=train.seed, device=self.device)
 
-    def evaluation(self, split: Split = "validation", num_batches: int | None = None) -> list[Batch]:
-        """The fixed batches of a split, by the recipe's batch size, its microbatches and `eval_batches`."""
+    def evaluation(self, split: Split = "validation", *, whole: bool = False) -> list[Batch]:
+        """The fixed batches of a split, by the recipe's batch size, microbatches and `eval_batches`, or all of it."""
         train = self.recipe.train
         return self.dataset.evaluation(
             split,
             batch_size=train.batch_size,
-            num_batches=num_batches or train.eval_batches,
+            num_batches=EVERYTHING if whole else train.eval_batches,
             device=self.device,
             microbatches=train.accumulate,
         )
-
-    def whole(self, split: Split) -> list[Batch]:
-        """All examples of a split, in such batches."""
-        return self.evaluation(split, EVERYTHING)
 
     def evaluate(self, model: nn.Module, batches: Sequence[Batch], *, stop: StopFlag | None = None) -> Evaluation:
         """Per-example losses on fixed batches; `StoppedError` if the stop flag is set meanwhile."""

@@ -49,11 +49,7 @@ class Preview:
 
 
 def make_preview(request: TrainRequest, narrator: Narrator) -> Preview:
-    """Prepare the run and work out its figures; of a disk that is too small it warns.
-
-    Raises:
-        PPDGrowError: as `train` before its first step.
-    """
+    """Prepare the run, with all refusals of `train`, and work out its figures; of a disk that is too small it warns."""
     from torch._subclasses.fake_tensor import FakeTensorMode
 
     device = resolve_device(request.device)

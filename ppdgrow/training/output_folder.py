@@ -94,11 +94,7 @@ def is_occupied(run: RunFolder) -> bool:
 
 
 def recorded_recipe(run: RunFolder, asked: Recipe, parent: Parent | None, resume: str) -> Recipe:
-    """The recipe recorded in the folder, if it is that of the run asked for, of whatever length.
-
-    Raises:
-        ConfigError: the folder holds something else, or `--resume never` was given.
-    """
+    """The recipe recorded in the folder; refused unless it is that of the run asked for, of whatever length."""
     where = f"the output folder {str(run.path)!r}"
     if run.checkpoints():
         for path in (run.recipe_path, run.growth_path):

@@ -81,12 +81,7 @@ class Job:
 
 
 def plan_run(request: TrainRequest) -> Job:
-    """The run that is asked for, with its recipe and its folder.
-
-    Raises:
-        ConfigError: the recipe, or the folder holds something else.
-        InvalidInputError: the checkpoint.
-    """
+    """The run that is asked for, with its recipe and its folder, which holds nothing else."""
     parent = None if request.checkpoint is None else load_parent(request.checkpoint)
     resolved = resolve_training(parent, request.layers)
     run = RunFolder(request.out or default_folder(parent, resolved.recipe))
@@ -105,8 +100,7 @@ def plan_run(request: TrainRequest) -> Job:
 def check_length(job: Job) -> list[str]:
     """In what the run differs from the one that its folder holds: it may be longer or shorter from where it stands.
 
-    Raises:
-        ConfigError: then it would not be, to the bit, the run that is asked for.
+    Refused where it would then not be, to the bit, the run that is asked for.
     """
     assert job.recorded is not None
     changes = [line for lines in differing_keys(job.recorded, job.recipe, job.parent).values() for line in lines]

@@ -21,11 +21,7 @@ LENGTH = ("train.steps", "train.horizon", "train.decay")
 
 
 def resolve_training(parent: Parent | None, layers: Sequence[Layer]) -> Resolved:
-    """The recipe of a `train` command: defaults < checkpoint < the given layers, then the data's defaults.
-
-    Raises:
-        ConfigError: a bad key or value, or a model key that contradicts the checkpoint.
-    """
+    """The recipe of a `train` command: defaults < checkpoint < the given layers, then the data's defaults."""
     if parent is not None:
         given = {key for key, source in parent.resolved.sources.items() if source == "checkpoint"}
         recorded = flatten(parent.recipe.model_dump()).items()

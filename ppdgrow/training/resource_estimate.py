@@ -7,12 +7,13 @@ On the disk the checkpoints of the run itself count. Logs are small, and those o
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass, is_dataclass
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor, nn
+from torch.utils._pytree import tree_leaves
 
 from ppdgrow.atomic import free_bytes, storage_errors
 from ppdgrow.checkpoint import Checkpoint, RunFolder
@@ -42,10 +43,7 @@ def memory_estimate(
     """Bytes by use, and in all, that training holds at the end of a forward pass, when they are the most.
 
     The tensors of `start` are of the mode `fake`, its pairs untied. Of a training batch, real or fake, the first and
-    largest microbatch counts; the data takes `data_bytes`.
-
-    Raises:
-        ConfigError: a tensor would be larger than can be counted.
+    largest microbatch counts; the data takes `data_bytes`. Tensors beyond counting are refused.
     """
     train = setting.recipe.train
     try:
@@ -113,20 +111,12 @@ def storage_bytes(tensors: Iterable[Tensor], *, beside: Iterable[Tensor] = ()) -
 def held_tensors(value: Any, seen: set[int] | None = None) -> Iterator[Tensor]:
     """All tensors that a data set or a batch holds, however deep."""
     seen = set() if seen is None else seen
-    if id(value) in seen:
-        return
-    seen.add(id(value))
-    parts: Iterable[Any] = ()
-    if isinstance(value, Tensor):
-        yield value
-    elif isinstance(value, dict):
-        parts = value.values()
-    elif isinstance(value, list | tuple):
-        parts = value
-    elif is_dataclass(value) or type(value).__module__.startswith("ppdgrow."):
-        parts = getattr(value, "__dict__", {}).values()
-    for part in parts:
-        yield from held_tensors(part, seen)
+    for part in tree_leaves(value):
+        if isinstance(part, Tensor):
+            yield part
+        elif type(part).__module__.startswith("ppdgrow.") and id(part) not in seen:
+            seen.add(id(part))
+            yield from held_tensors(getattr(part, "__dict__", {}), seen)
 
 
 @dataclass(frozen=True)
@@ -168,11 +158,7 @@ class Space:
 def disk_space(
     run: RunFolder, setting: Setting, start: Start, planned: Sequence[PlannedGrowth], device: torch.device
 ) -> Space:
-    """The space of a run whose folder need not exist, from shapes alone.
-
-    Raises:
-        StorageError: the file system cannot be asked.
-    """
+    """The space of a run whose folder need not exist, from shapes alone."""
     train, state = setting.recipe.train, _longest_state(start.step, setting, device)
 
     def size(architecture: Architecture) -> int:

@@ -121,11 +121,7 @@ def warn_of_lost_lines(run: RunFolder, step: int, lost: Sequence[int], narrator:
 def lost_lines(
     run: RunFolder, first: int, step: int, train: TrainConfig, last: int, *, evaluated: bool = True
 ) -> list[int]:
-    """Steps after `first` whose lines a run up to `last` has lost; its checkpoint at `step` may not be evaluated.
-
-    Raises:
-        InvalidInputError: a line is not valid or has no step.
-    """
+    """Steps after `first` whose lines a run up to `last` has lost; its checkpoint at `step` may not be evaluated."""
     lines = lines_up_to(run.metrics_path, step)
     trained = {line["step"] for line in lines if "train_loss" in line}
     known = {line["step"] for line in lines if "validation" in line} | (set() if evaluated else {step})

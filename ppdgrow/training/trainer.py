@@ -92,11 +92,7 @@ class Trainer:
             self.on_save()
 
     def to(self, step: int) -> None:
-        """Train up to and including `step`, which is not before the current one.
-
-        Raises:
-            DivergedError, InterruptedRunError, CheckFailedError: as `Engine.run`.
-        """
+        """Train up to and including `step`, which is not before the current one. See `Engine.run`."""
         try:
             with self._display.shown():
                 self.engine.run(step)
