@@ -19,10 +19,9 @@ from ppdgrow.config.schema import TrainConfig
 from ppdgrow.config.state import Ledger, Validation
 from ppdgrow.data import NO_TARGET, Batch
 from ppdgrow.engine.device import Precision, autocast
-from ppdgrow.engine.diagnosis import first_non_finite
+from ppdgrow.engine.diagnosis import first_non_finite, is_out_of_memory, microbatches_that_fit
 from ppdgrow.engine.evaluate import Evaluation, evaluate, mean_loss
 from ppdgrow.engine.movement_check import MovementCheck
-from ppdgrow.engine.out_of_memory import is_out_of_memory, microbatches_that_fit
 from ppdgrow.engine.stop_flag import StopFlag, StoppedError
 from ppdgrow.errors import ConfigError, DivergedError, InterruptedRunError
 from ppdgrow.nn.model import Model

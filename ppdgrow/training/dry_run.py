@@ -60,16 +60,18 @@ def make_preview(request: TrainRequest, narrator: Narrator) -> Preview:
     resumes_at = _resumes_at(job, setting.dataset)
     _check_writable(job.run.path)
     before, after = prepared.architectures
-    with fake:
-        tensors = {name: torch.empty(shape) for name, shape in tensor_shapes(after).items()}
-    grown = replace(start, architecture=after, tensors=tensors)
     batch, data_bytes = setting.training().at(job.first + 1), storage_bytes(held_tensors(setting))
     estimate = partial(memory_estimate, setting=setting, batch=batch, device=device, data_bytes=data_bytes, fake=fake)
-    memory = estimate(start)
+    memory = memory_after_growth = estimate(start)
+    if prepared.planned:
+        with fake:
+            tensors = {name: torch.empty(shape) for name, shape in tensor_shapes(after).items()}
+        memory_after_growth = estimate(replace(start, architecture=after, tensors=tensors))
     if space.shortage is not None and job.finished is None:
         narrator.warn(space.shortage)
     recipe, steps = job.recipe, job.last - job.first
     tokens = recipe.train.batch_size * tokens_per_example(before)
+    rates = phases(prepared.schedule, recipe.train.lr, first=job.first, last=job.last)
     document = {
         "schema": 1,
         "dry_run": True,
@@ -93,16 +95,14 @@ def make_preview(request: TrainRequest, narrator: Narrator) -> Preview:
         "trial_flops": tokens * _trial_flops_per_token(prepared.planned),
         "piece_examples": microbatch_size(recipe),
         "memory": memory,
-        "memory_after_growth": estimate(grown) if prepared.planned else memory,
+        "memory_after_growth": memory_after_growth,
         "memory_leaves_out": LEFT_OUT,
         "checkpoint_bytes": space.checkpoints[0],
         "checkpoint_bytes_after_growth": space.checkpoints[1],
         "checkpoints_at_once": space.kept_at_once,
         "disk_bytes": space.total,
         "free_bytes": space.free,
-        "learning_rate": [
-            vars(phase) for phase in phases(prepared.schedule, recipe.train.lr, first=job.first, last=job.last)
-        ],
+        "learning_rate": [vars(phase) for phase in rates],
         "growth": list(map(_growth_document, prepared.planned)),
         "recipe": recipe.model_dump(mode="json"),
         "sources": dict(job.resolved.sources),

@@ -125,8 +125,9 @@ def lost_lines(
     lines = lines_up_to(run.metrics_path, step)
     trained = {line["step"] for line in lines if "train_loss" in line}
     known = {line["step"] for line in lines if "validation" in line} | (set() if evaluated else {step})
-    due = {number for number in range(first + 1, step + 1) if is_due(number, train.eval_every, last)}
-    return [number for number in range(first + 1, step + 1) if number not in trained or number in due - known]
+    steps = range(first + 1, step + 1)
+    due = {number for number in steps if is_due(number, train.eval_every, last)}
+    return sorted((set(steps) - trained) | (due - known))
 
 
 def _in_words(steps: Sequence[int]) -> str:

@@ -1,13 +1,17 @@
-"""A trainer: training in one run folder from some start up to some step."""
+"""A trainer: training in one run folder up to some step, what it leaves there, and what people see of it."""
 
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from functools import partial
 
 from ppdgrow.checkpoint import Checkpoint, RunFolder, append_jsonl, read_jsonl, write_checkpoint
 from ppdgrow.config.schema import TrainConfig
-from ppdgrow.config.state import TrainerState
+from ppdgrow.config.state import Ledger, TrainerState
+from ppdgrow.console import Narrator, ProgressBar
 from ppdgrow.engine.device import rng_state, set_rng_state
 from ppdgrow.engine.loop import Engine, MetricsLine
 from ppdgrow.errors import ConfigError, PPDGrowError
@@ -16,10 +20,11 @@ from ppdgrow.nn.model import Model, build_model
 from ppdgrow.nn.parts import NAMES
 from ppdgrow.optim.optimizer import NamedOptimizer
 from ppdgrow.training.context import RunContext
-from ppdgrow.training.display import Display, Header
 from ppdgrow.training.resume import Start
 
 TRAIN_LOSS_STEPS = 50
+# What stands above the progress bar, from the step and the ledger.
+Header = Callable[[int, Ledger], str]
 
 
 class Trainer:
@@ -156,3 +161,69 @@ def select_trained(model: Model, config: TrainConfig) -> frozenset[str]:
         for name, parameter in model.named_parameters():
             parameter.requires_grad_(name in names)
     return names
+
+
+@dataclass
+class Display:
+    """The listener that speaks: a line per evaluation, and on a terminal a progress bar from `first` to `last`.
+
+    `label` is that of the run or of one of its arms, `latest` the metrics of the engine's step, if there are any.
+    """
+
+    narrator: Narrator
+    engine: Engine
+    label: str
+    first: int
+    last: int
+    latest: MetricsLine | None
+    header: Header | None
+    _bar: ProgressBar | None = field(default=None, init=False)
+    _validation_loss: float | None = field(default=None, init=False)
+    _is_said: bool = field(default=True, init=False)
+
+    @contextmanager
+    def shown(self) -> Iterator[None]:
+        with self.narrator.progress(self.last - self.first, self.label) as self._bar:
+            self._show_header()
+            yield
+
+    def on_steps(self, lines: Sequence[MetricsLine]) -> None:
+        self.latest, self._is_said = lines[-1], False
+        self._move()
+
+    def on_evaluation(self, line: MetricsLine) -> None:
+        self._validation_loss = line["validation"]["loss"]
+        self._say(f"val loss {self._validation_loss:.4f}  ")
+        self._move()
+
+    def on_save(self) -> None:
+        pass
+
+    def say_last(self) -> None:
+        """Say where a run stopped, if that step was not evaluated; the bar, which showed it, is gone."""
+        if not self._is_said:
+            self._say("")
+
+    def _say(self, validation: str) -> None:
+        self._is_said = True
+        if self.latest is not None:
+            prefix = "" if self.label == "training" else f"{self.label}: "
+            self.narrator.say(
+                f"{prefix}step {self.latest['step']}/{self.last}  train loss {self.latest['train_loss']:.4f}  "
+                f"{validation}lr {self.latest['lr']:.1e}  {self.engine.ledger.seconds:.0f} s"
+            )
+
+    def _move(self) -> None:
+        if self._bar is not None and self.latest is not None:
+            self._show_header()
+            self._bar.update(
+                self.latest["step"] - self.first,
+                loss=self.latest["train_loss"],
+                val=self._validation_loss,
+                lr=self.latest["lr"],
+                tokens=self.engine.ledger.tokens,
+            )
+
+    def _show_header(self) -> None:
+        if self._bar is not None and self.header is not None:
+            self._bar.show(partial(self.header, self.engine.step, self.engine.ledger))
