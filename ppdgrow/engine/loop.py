@@ -34,23 +34,23 @@ MetricsLine = dict[str, Any]
 
 
 class BatchSource(Protocol):
-    """Training batches as a pure function of the step."""
+    """Training batches as a pure function of the absolute step (1-based)."""
 
-    def at(self, step: int) -> Batch:
-        """The batch of an absolute step (1-based)."""
+    def at(self, step: int) -> Batch: ...
 
 
 class Listener(Protocol):
-    """What hears of a run, in the order in which things happen: steps at each flush, an evaluation, a save."""
+    """What hears of a run, in the order in which things happen.
 
-    def on_steps(self, lines: Sequence[MetricsLine]) -> None:
-        """Metrics of finished steps; the last one is the engine's."""
+    Of steps at each flush, the last of which is the engine's; of an evaluation, by `step`, `validation` and `timing`;
+    and that the engine's state should be saved.
+    """
 
-    def on_evaluation(self, line: MetricsLine) -> None:
-        """`step`, `validation` and `timing` of an evaluation."""
+    def on_steps(self, lines: Sequence[MetricsLine]) -> None: ...
 
-    def on_save(self) -> None:
-        """The engine's state should be saved."""
+    def on_evaluation(self, line: MetricsLine) -> None: ...
+
+    def on_save(self) -> None: ...
 
 
 class _Pending(NamedTuple):

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import cached_property, partial
 from pathlib import Path
@@ -198,8 +198,7 @@ def checkpoint_setting(
     """
     recipe = parent.recipe
     data = recipe.data if data_dir is None else recipe.data.model_copy(update={"directory": str(data_dir)})
-    dataset = open_dataset(data, task_of(recipe), parent.checkpoint.tokenizer)
-    check_input(dataset, parent)
+    dataset = open_data(recipe.model_copy(update={"data": data}), parent)
     return Setting(resolve_device(device), chosen_precision(parent, precision), dataset, recipe)
 
 
@@ -210,17 +209,23 @@ def chosen_precision(parent: Parent, asked: PrecisionName | None) -> Precision:
     return asked
 
 
-def check_input(dataset: Dataset, parent: Parent) -> None:
-    """Refuse data whose vocabulary, length or image size is not what the checkpoint was built for."""
-    found = input_spec_of(dataset, parent.recipe.model)
-    expected = parent.checkpoint.architecture.input
-    if found != expected:
-        specs = (found.model_dump(), expected.model_dump())
+def open_data(recipe: Recipe, parent: Parent | None, report: Callable[[str], object] | None = None) -> Dataset:
+    """The data of a recipe, which says to `report` what it reads.
+
+    Refused where its vocabulary, length or image size is not what the checkpoint was built for.
+    """
+    dataset = open_dataset(recipe.data, task_of(recipe), None if parent is None else parent.checkpoint.tokenizer)
+    if report is not None:
+        dataset.report = report
+    found = input_spec_of(dataset, recipe.model)
+    if parent is not None and found != parent.checkpoint.architecture.input:
+        specs = (found.model_dump(), parent.checkpoint.architecture.input.model_dump())
         gives, built_for = (", ".join(f"{key} {value}" for key, value in spec.items()) for spec in specs)
         raise ConfigError(
             f"the data gives {gives}, but {str(parent.folder)!r} was built for {built_for}: "
             "use the data and tokenizer of the checkpoint, or train a new model"
         )
+    return dataset
 
 
 def changed_splits(dataset: Dataset, state: TrainerState) -> str | None:

@@ -23,14 +23,13 @@ from ppdgrow.config.load import Resolved
 from ppdgrow.config.requests import TrainRequest
 from ppdgrow.config.schema import Recipe
 from ppdgrow.console import Narrator, format_count, format_flops
-from ppdgrow.data import open_dataset
 from ppdgrow.engine.device import AUTO_MIN_WIDTH, Precision, choose_precision
 from ppdgrow.errors import ConfigError, StorageError
 from ppdgrow.nn.cost import count_parameters, flops_per_token
 from ppdgrow.nn.model import Model, build_model
 from ppdgrow.optim.optimizer import NamedOptimizer
 from ppdgrow.optim.schedule import Schedule, make_schedule, phases
-from ppdgrow.training.context import Parent, Setting, check_input, input_spec_of, load_parent, task_of, warn_of_changes
+from ppdgrow.training.context import Parent, Setting, load_parent, open_data, warn_of_changes
 from ppdgrow.training.growth_schedule import GrowthSchedule, PlannedGrowth, check_examples, planned_growths
 from ppdgrow.training.output_folder import (
     WAY_OUT,
@@ -159,11 +158,7 @@ def prepare(job: Job, device: torch.device, narrator: Narrator, *, fake: FakeTen
     """
     recipe, parent = job.recipe, job.parent
     data_device = device if fake is None else CPU
-    dataset = open_dataset(recipe.data, task_of(recipe), None if parent is None else parent.checkpoint.tokenizer)
-    dataset.report = narrator.now
-    if parent is not None:
-        check_input(dataset, parent)
-    input_spec_of(dataset, recipe.model)  # what the data reads for it must not become fake
+    dataset = open_data(recipe, parent, narrator.now)  # first: what it reads must not become fake
     with fake or nullcontext():
         start = first_start(parent if fake is None or parent is None else _faked(parent, fake), recipe, dataset)
         planned = planned_growths(job.growth_schedule, start.architecture)
