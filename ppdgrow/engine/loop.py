@@ -64,21 +64,16 @@ class _Pending(NamedTuple):
 
 @dataclass(eq=False)
 class Engine:
-    """A model in training, at some step. `run` takes it to a later one.
+    """A model in training, on `device`, at some step. `run` takes it to a later one.
 
     Attributes:
-        model: on `device`.
-        optimizer: over the model's parameters.
-        schedule: learning-rate factor by absolute step.
-        new_factor: factor of the new group's rate by absolute step.
-        batches: training batches by absolute step.
+        schedule, new_factor: factors on the learning rate, and on that of the new group, by absolute step.
         evaluation: the fixed validation batches.
         figures: turns an evaluation into reported figures.
         first: the step before the run's first; its last is `config.steps` later.
         step: at which the model stands.
         ledger: what it cost so far; each step adds `tokens_per_step` and `flops_per_step`.
         evaluated: the step of the latest evaluation, with its figures.
-        listeners: hear of metrics, evaluations and moments to save.
     """
 
     model: Model

@@ -32,13 +32,11 @@ class Trainer:
 
     Args:
         context: of the run.
-        run: where metrics and checkpoints go.
+        run: its folder, or that of one of its arms.
         start: the state to go on from; it must be the newest one that `run` holds, or a new one.
         pair_lr: factor on the rate of the newest blocks, which rises to it over `train.pair_warmup_steps`.
         model: the start's model, if it is built already.
-        label: what it is called on the progress display.
-        span: first and last step of that display; those of the run if left out.
-        header: what stands above the progress bar on a terminal.
+        label, span, header: name, first and last step (those of the run if left out) and top of the progress display.
     """
 
     def __init__(
@@ -88,7 +86,6 @@ class Trainer:
 
     @property
     def step(self) -> int:
-        """The step at which the model stands."""
         return self.engine.step
 
     def save(self) -> None:
