@@ -30,7 +30,7 @@ from ppdgrow.nn.model import Model, build_model
 from ppdgrow.probing.probe import probe as run_probe
 from ppdgrow.surgery import untie as untie_pairs
 from ppdgrow.training.context import load_parent
-from ppdgrow.training.dry_run import make_preview, preview_document
+from ppdgrow.training.dry_run import make_preview
 
 AnyPath = str | os.PathLike[str]
 Document = dict[str, Any]
@@ -114,7 +114,7 @@ def train(request: TrainRequest, narrator: Narrator) -> Document:
     """
     with _torch_as_it_was():
         if request.dry_run:
-            return preview_document(make_preview(request, narrator))
+            return make_preview(request, narrator).document
         return run_train(request, narrator)
 
 

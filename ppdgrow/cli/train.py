@@ -40,10 +40,10 @@ def run(request: TrainRequest, narrator: Narrator) -> None:
     if request.repeated:
         narrator.say(f"-o was given more than once for a key, the last one holds: {', '.join(request.repeated)}")
     if request.dry_run:
-        from ppdgrow.training.dry_run import make_preview, preview_document
+        from ppdgrow.training.dry_run import make_preview
 
         preview = make_preview(request, narrator)
-        document = preview_document(preview)
+        document = preview.document
         _print_result(preview, narrator)
     else:
         document = train(request, narrator)
@@ -67,5 +67,5 @@ def _print_result(preview: Preview, narrator: Narrator) -> None:
 
     narrator.table(list(facts(preview)), align="ll")
     narrator.data("")
-    header = ["", "at the start", *(["after growth"] if preview.planned else [])]
+    header = ["", "at the start", *(["after growth"] if preview.prepared.planned else [])]
     narrator.table(list(figures(preview)), header=header)

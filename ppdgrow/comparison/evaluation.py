@@ -67,7 +67,7 @@ def evaluate_on_test(
     """
     first = load_parent(runs[0].checkpoint, optimizer=False)
     setting = _setting(first, request)
-    batches = setting.whole("test")
+    batches = setting.evaluation("test", whole=True)
     examples, name = sum(len(batch.targets) for batch in batches), setting.dataset.config.name
     digest = setting.dataset.identity(0).sha256["test"]
     narrator.say(f"evaluating {len(runs)} runs on all {examples:,} examples of the test split of {name}")

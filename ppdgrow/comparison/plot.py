@@ -41,7 +41,7 @@ def draw_comparison(comparison: Comparison, file_format: str) -> bytes:
 
     with new_figure(16, 7.5) as figure:
         grid = figure.add_gridspec(2, len(AXES) + 1)
-        rows = grid[:, :-1].subgridspec(2, len(AXES)).subplots(sharex="col")
+        rows = np.atleast_2d(grid[:, :-1].subgridspec(2, len(AXES)).subplots(sharex="col"))
         _front(figure.add_subplot(grid[:, -1]), comparison)
         for axis, losses, differences in zip(AXES, *rows, strict=True):
             _losses(losses, comparison, axis)

@@ -20,11 +20,7 @@ AUTO_MIN_SPEEDUP = 1.5
 
 
 def resolve_device(requested: str) -> torch.device:
-    """`auto` is CUDA where there is a GPU, else the CPU.
-
-    Raises:
-        ConfigError: `cuda` is asked for and there is none.
-    """
+    """`auto` is CUDA where there is a GPU, else the CPU; `cuda` where there is none is a `ConfigError`."""
     if requested == "auto":
         requested = "cuda" if torch.cuda.is_available() else "cpu"
     if requested.startswith("cuda") and not torch.cuda.is_available():
@@ -84,18 +80,15 @@ def _measure_speedup(model: nn.Module, inputs: Tensor, device: torch.device) -> 
     return statistics.median(seconds["fp32"]) / statistics.median(seconds["bf16"])
 
 
-def describe_environment(
-    device: torch.device, precision: Precision, *, deterministic: bool, accumulate: int
-) -> Environment:
+def describe_environment(device: torch.device, precision: Precision, *, accumulate: int) -> Environment:
     """What decides the last bits of a run beside its recipe, and `accumulate`, which may change in a run."""
-    name = torch.cuda.get_device_name(device) if device.type == "cuda" else "cpu"
     return Environment(
         torch=str(torch.__version__),
-        device=name,
+        device=torch.cuda.get_device_name(device) if device.type == "cuda" else "cpu",
         threads=torch.get_num_threads(),
         cpu_capability=torch.backends.cpu.get_cpu_capability(),
         precision=precision,
-        deterministic=deterministic,
+        deterministic=torch.are_deterministic_algorithms_enabled(),
         accumulate=accumulate,
     )
 
@@ -109,11 +102,7 @@ def rng_state(device: torch.device) -> dict[str, Tensor]:
 
 
 def set_rng_state(streams: dict[str, Tensor], device: torch.device, seed: int) -> None:
-    """Restore the random streams; those that a checkpoint does not have are seeded.
-
-    Raises:
-        InvalidInputError: a stream is not one of this torch.
-    """
+    """Restore the random streams; those that a checkpoint does not have are seeded."""
     torch.manual_seed(seed)
     try:
         if "cpu" in streams:

@@ -1,27 +1,28 @@
-"""Where something non-finite first appeared, found by repeating a step with an eye on every module."""
+"""Why a step failed, found by repeating it: where something non-finite first appeared, and how it fits the memory."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from functools import partial
 from typing import Any
 
 import torch
 from torch import Tensor, nn
+from torch.utils._pytree import tree_leaves
 
+from ppdgrow.data import Batch
 from ppdgrow.engine.device import Precision, autocast
-from ppdgrow.engine.evaluate import BatchLike, mean_loss
+from ppdgrow.engine.evaluate import mean_loss
 
 
 def first_non_finite(
-    model: nn.Module, batch: BatchLike, *, device: torch.device, precision: Precision, backward: bool
+    model: nn.Module, batch: Batch, *, device: torch.device, precision: Precision, backward: bool
 ) -> str | None:
     """Repeat an evaluation, or with `backward` a training step, and name the first place of a NaN or infinity.
 
-    In words, such as `in block l3, in the output of blocks.l3.g.up`; None if all is finite. Of the backward pass it is
-    the gradient that is computed first: that of the last such parameter. Gradients of the model are lost. Dropout draws
-    anew, so that what one draw brought about may not come again.
+    In words, such as `in block l3, in the output of blocks.l3.g.up`; None if all is finite. Of several gradients it is
+    the one computed first, that of the last parameter. Gradients of the model are lost, and dropout draws anew.
     """
     for name, parameter in model.named_parameters():
         if not _finite(parameter):
@@ -51,7 +52,7 @@ def _watched(model: nn.Module, seen: list[str]) -> Iterator[None]:
     """Collect the inputs and outputs of modules that are not finite, in the order of computation."""
 
     def look(name: str, what: str, module: nn.Module, *values: Any) -> None:
-        if not seen and not all(_finite(tensor) for tensor in _tensors(values[-1])):
+        if not seen and not all(_finite(leaf) for leaf in tree_leaves(values[-1]) if isinstance(leaf, Tensor)):
             seen.append(_place(name, what))
 
     handles = []
@@ -71,13 +72,37 @@ def _place(name: str, what: str) -> str:
     return f"{block}in {what} of {name or 'the model'}"
 
 
-def _tensors(value: Any) -> Iterator[Tensor]:
-    if isinstance(value, Tensor):
-        yield value
-    elif isinstance(value, tuple | list):
-        for inner in value:
-            yield from _tensors(inner)
-
-
 def _finite(tensor: Tensor) -> bool:
     return not tensor.is_floating_point() or bool(torch.isfinite(tensor).all())
+
+
+def is_out_of_memory(error: BaseException) -> bool:
+    """Whether torch or Python could not get memory, on any device."""
+    text = str(error).lower()
+    return isinstance(error, MemoryError | torch.OutOfMemoryError) or (
+        isinstance(error, RuntimeError) and ("allocate memory" in text or "out of memory" in text)
+    )
+
+
+def microbatches_that_fit(attempt: Callable[[int], None], batch_size: int, failed: int) -> int | None:
+    """The smallest number of microbatches, by doubling, in which a batch can be computed; None if not even one by one.
+
+    Args:
+        attempt: computes the largest of so many microbatches; what it keeps must be freed when it ends.
+        batch_size: examples of a batch.
+        failed: the number of microbatches that did not fit.
+    """
+    microbatches = failed
+    while microbatches < batch_size:
+        microbatches = min(2 * microbatches, batch_size)
+        try:
+            attempt(microbatches)
+        except (RuntimeError, MemoryError) as error:
+            if not is_out_of_memory(error):
+                raise
+        else:
+            return microbatches
+        finally:
+            if torch.cuda.is_initialized():  # type: ignore[no-untyped-call]
+                torch.cuda.empty_cache()
+    return None

@@ -8,28 +8,16 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from typing import Protocol
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
 from ppdgrow.config.state import Validation
+from ppdgrow.data import NO_TARGET, Batch
 from ppdgrow.engine.device import Precision, autocast
 from ppdgrow.engine.stop_flag import StopFlag, StoppedError
 from ppdgrow.errors import DivergedError
-
-NO_TARGET = -100
-
-
-class BatchLike(Protocol):
-    """Inputs and targets of one step; a target of -100 takes no loss."""
-
-    @property
-    def inputs(self) -> Tensor: ...  # token ids (B, T) or images (B, C, H, W)
-
-    @property
-    def targets(self) -> Tensor: ...  # token ids (B, T) or classes (B,)
 
 
 def mean_loss(logits: Tensor, targets: Tensor) -> Tensor:
@@ -61,9 +49,9 @@ class Evaluation:
     def accuracy(self) -> float:
         return float(self.correct.sum() / self.counts.sum())
 
-    def class_accuracy(self, names: Sequence[str]) -> dict[str, float] | None:
+    def class_accuracy(self, names: Sequence[str] | None) -> dict[str, float] | None:
         """Fraction predicted right of each class that occurs, by its name; None where examples have no one class."""
-        if self.classes is None:
+        if self.classes is None or names is None:
             return None
         counts = torch.bincount(self.classes, minlength=len(names))
         right = torch.bincount(self.classes, weights=self.correct.double(), minlength=len(names))
@@ -88,23 +76,19 @@ class Evaluation:
             accuracy=self.accuracy,
             perplexity=perplexity,
             bits_per_byte=bits,
-            class_accuracy=None if class_names is None else self.class_accuracy(class_names),
+            class_accuracy=self.class_accuracy(class_names),
         )
 
 
 def evaluate(
     model: nn.Module,
-    batches: Iterable[BatchLike],
+    batches: Iterable[Batch],
     *,
     device: torch.device,
     precision: Precision,
     stop: StopFlag | None = None,
 ) -> Evaluation:
-    """Per-example losses of `model` in evaluation mode; its mode is restored.
-
-    Raises:
-        StoppedError: the stop flag was set meanwhile.
-    """
+    """Per-example losses of `model` in evaluation mode; its mode is restored. See `evaluate_together`."""
     (evaluation,), _ = evaluate_together([model], batches, device=device, precision=precision, stop=stop)
     return evaluation
 
@@ -112,13 +96,13 @@ def evaluate(
 @torch.no_grad()
 def evaluate_together(
     models: Sequence[nn.Module],
-    batches: Iterable[BatchLike],
+    batches: Iterable[Batch],
     *,
     device: torch.device,
     precision: Precision,
     stop: StopFlag | None = None,
 ) -> tuple[list[Evaluation], bool]:
-    """As `evaluate`, of several models on the same batches, and whether all their logits agree to the last bit.
+    """Per-example losses of several models on the same batches, and whether all their logits agree to the last bit.
 
     Raises:
         StoppedError: the stop flag was set meanwhile.

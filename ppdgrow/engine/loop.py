@@ -7,7 +7,8 @@ from __future__ import annotations
 
 import math
 import time
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Sequence
+from dataclasses import KW_ONLY, dataclass
 from functools import partial
 from typing import Any, NamedTuple, NoReturn, Protocol
 
@@ -16,11 +17,11 @@ from torch import Tensor
 
 from ppdgrow.config.schema import TrainConfig
 from ppdgrow.config.state import Ledger, Validation
+from ppdgrow.data import NO_TARGET, Batch
 from ppdgrow.engine.device import Precision, autocast
-from ppdgrow.engine.diagnosis import first_non_finite
-from ppdgrow.engine.evaluate import NO_TARGET, BatchLike, Evaluation, evaluate, mean_loss
+from ppdgrow.engine.diagnosis import first_non_finite, is_out_of_memory, microbatches_that_fit
+from ppdgrow.engine.evaluate import Evaluation, evaluate, mean_loss
 from ppdgrow.engine.movement_check import MovementCheck
-from ppdgrow.engine.out_of_memory import is_out_of_memory, microbatches_that_fit
 from ppdgrow.engine.stop_flag import StopFlag, StoppedError
 from ppdgrow.errors import ConfigError, DivergedError, InterruptedRunError
 from ppdgrow.nn.model import Model
@@ -33,23 +34,23 @@ MetricsLine = dict[str, Any]
 
 
 class BatchSource(Protocol):
-    """Training batches as a pure function of the step."""
+    """Training batches as a pure function of the absolute step (1-based)."""
 
-    def at(self, step: int) -> BatchLike:
-        """The batch of an absolute step (1-based)."""
+    def at(self, step: int) -> Batch: ...
 
 
 class Listener(Protocol):
-    """What hears of a run, in the order in which things happen: steps at each flush, an evaluation, a save."""
+    """What hears of a run, in the order in which things happen.
 
-    def on_steps(self, lines: Sequence[MetricsLine]) -> None:
-        """Metrics of finished steps; the last one is the engine's."""
+    Of steps at each flush, the last of which is the engine's; of an evaluation, by `step`, `validation` and `timing`;
+    and that the engine's state should be saved.
+    """
 
-    def on_evaluation(self, line: MetricsLine) -> None:
-        """`step`, `validation` and `timing` of an evaluation."""
+    def on_steps(self, lines: Sequence[MetricsLine]) -> None: ...
 
-    def on_save(self) -> None:
-        """The engine's state should be saved."""
+    def on_evaluation(self, line: MetricsLine) -> None: ...
+
+    def on_save(self) -> None: ...
 
 
 class _Pending(NamedTuple):
@@ -61,58 +62,45 @@ class _Pending(NamedTuple):
     norms: dict[str, Tensor]
 
 
+@dataclass(eq=False)
 class Engine:
-    """A model in training, at some step. `run` takes it to a later one.
+    """A model in training, on `device`, at some step. `run` takes it to a later one.
 
-    Args:
-        model: on `device`.
-        optimizer: over the model's parameters.
-        schedule: learning-rate factor by absolute step.
-        new_factor: factor of the new group's rate by absolute step.
-        batches: training batches by absolute step.
+    Attributes:
+        schedule, new_factor: factors on the learning rate, and on that of the new group, by absolute step.
         evaluation: the fixed validation batches.
         figures: turns an evaluation into reported figures.
         first: the step before the run's first; its last is `config.steps` later.
-        step: at which the model stands, with what it cost so far and, where it was evaluated, its figures.
-        tokens_per_step, flops_per_step: added to the ledger at each step.
-        listeners: hear of metrics, evaluations and moments to save.
+        step: at which the model stands.
+        ledger: what it cost so far; each step adds `tokens_per_step` and `flops_per_step`.
+        evaluated: the step of the latest evaluation, with its figures.
     """
 
-    def __init__(
-        self,
-        model: Model,
-        optimizer: NamedOptimizer,
-        schedule: Schedule,
-        *,
-        new_factor: Callable[[int], float],
-        batches: BatchSource,
-        evaluation: Sequence[BatchLike],
-        figures: Callable[[Evaluation], Validation],
-        config: TrainConfig,
-        device: torch.device,
-        precision: Precision,
-        first: int,
-        step: int,
-        ledger: Ledger,
-        validation: Validation | None = None,
-        tokens_per_step: int,
-        flops_per_step: int,
-        stop: StopFlag,
-        listeners: Iterable[Listener] = (),
-    ) -> None:
-        self.model, self.optimizer, self.schedule = model, optimizer, schedule
-        self.new_factor = new_factor
-        self.batches, self.evaluation, self.figures = batches, evaluation, figures
-        self.config, self.device, self.precision = config, device, precision
-        self.first, self.last, self.step = first, first + config.steps, step
-        self.ledger = ledger
-        self.tokens_per_step, self.flops_per_step = tokens_per_step, flops_per_step
-        self.stop = stop
-        self.listeners = list(listeners)
-        self._validation = (step, validation)
+    model: Model
+    optimizer: NamedOptimizer
+    schedule: Schedule
+    _: KW_ONLY
+    new_factor: Callable[[int], float]
+    batches: BatchSource
+    evaluation: Sequence[Batch]
+    figures: Callable[[Evaluation], Validation]
+    config: TrainConfig
+    device: torch.device
+    precision: Precision
+    first: int
+    step: int
+    ledger: Ledger
+    tokens_per_step: int
+    flops_per_step: int
+    stop: StopFlag
+    evaluated: tuple[int, Validation | None] = (0, None)
+    listeners: Sequence[Listener] = ()
+
+    def __post_init__(self) -> None:
+        self.last = self.first + self.config.steps
         self._pending: list[_Pending] = []
         # Set at the first non-finite loss or norm and never cleared: later updates are suppressed too.
-        self._suppressed = torch.zeros((), dtype=torch.float32, device=device)
+        self._suppressed = torch.zeros((), dtype=torch.float32, device=self.device)
 
     @property
     def lr_factor(self) -> float:
@@ -122,7 +110,7 @@ class Engine:
     @property
     def validation(self) -> Validation | None:
         """Figures of the current step, if it was evaluated."""
-        step, figures = self._validation
+        step, figures = self.evaluated
         return figures if step == self.step else None
 
     def run(self, until: int) -> None:
@@ -178,7 +166,7 @@ class Engine:
         self.step = step
         self._pending.append(_Pending(step, self.config.lr * factor, loss, norms))
 
-    def _backward(self, batch: BatchLike, microbatches: int, *, only_first: bool = False) -> Tensor:
+    def _backward(self, batch: Batch, microbatches: int, *, only_first: bool = False) -> Tensor:
         """Gradients of the mean loss over a batch, added up over its microbatches, and that loss.
 
         A microbatch counts by its share of the targets, so that the sum is the gradient of the whole batch.
@@ -191,19 +179,15 @@ class Engine:
                 logits = self.model(inputs)
             loss = mean_loss(logits, targets)
             if microbatches > 1:
-                loss = loss * (_num_targets(targets).to(loss.dtype) / _num_targets(batch.targets))
+                loss = loss * ((targets != NO_TARGET).sum().to(loss.dtype) / (batch.targets != NO_TARGET).sum())
             loss.backward()  # type: ignore[no-untyped-call]
             losses.append(loss.detach())
             if only_first:
                 break
         return losses[0] if microbatches == 1 else torch.stack(losses).sum()
 
-    def _raise_out_of_memory(self, batch: BatchLike) -> NoReturn:
-        """Save the last step, and say in how many microbatches a batch fits, having tried.
-
-        Raises:
-            ConfigError: always.
-        """
+    def _raise_out_of_memory(self, batch: Batch) -> NoReturn:
+        """Save the last step, and say in how many microbatches a batch fits, having tried."""
         self.model.zero_grad(set_to_none=True)
         if self._pending:
             self._flush(time.perf_counter())
@@ -217,16 +201,15 @@ class Engine:
 
         size, microbatches = self.config.batch_size, self.config.accumulate
         fitting = microbatches_that_fit(attempt, size, microbatches)
-        at_once = -(-size // microbatches)
-        way_out = (
-            "not even one example fits: use a smaller data.sequence_length, model.width or model.layers"
-            if fitting is None
-            else f"{-(-size // fitting)} at once fit: the same command with -o train.accumulate={fitting} goes on with "
-            f"the same batches; or use train.batch_size={-(-size // fitting)} in a new folder"
-        )
-        raise ConfigError(
-            f"out of memory at step {self.step + 1} with train.batch_size {size}, {at_once} examples at once; {way_out}"
-        )
+        way_out = "not even one example fits: use a smaller data.sequence_length, model.width or model.layers"
+        if fitting is not None:
+            at_once = -(-size // fitting)
+            way_out = (
+                f"{at_once} at once fit: the same command with -o train.accumulate={fitting} goes on with the same "
+                f"batches; or use train.batch_size={at_once} in a new folder"
+            )
+        found = f"out of memory at step {self.step + 1} with train.batch_size {size}"
+        raise ConfigError(f"{found}, {-(-size // microbatches)} examples at once; {way_out}")
 
     def _add_seconds(self, started: float) -> None:
         elapsed = time.perf_counter() - started
@@ -242,10 +225,8 @@ class Engine:
         for (step, rate, *_), row in zip(pending, rows, strict=True):
             if not all(map(math.isfinite, row)):
                 self._raise_diverged(step, row, scopes, lines)
-            cost = {
-                "tokens": self.ledger.tokens + self.tokens_per_step,
-                "flops": self.ledger.flops + self.flops_per_step,
-            }
+            tokens, flops = self.ledger.tokens + self.tokens_per_step, self.ledger.flops + self.flops_per_step
+            cost = {"tokens": tokens, "flops": flops}
             self.ledger = self.ledger.model_copy(update=cost)
             norms = {NORM_KEYS[scope]: norm for scope, norm in zip(scopes, row[1:], strict=True)}
             lines.append({"step": step, "train_loss": row[0], "lr": rate} | norms | cost)
@@ -267,10 +248,7 @@ class Engine:
         self._save()
         names = ["loss", *(f"gradient norm of the {scope} parameters" for scope in scopes)]
         bad = next(f"{name} is {value}" for name, value in zip(names, row, strict=True) if not math.isfinite(value))
-        place = first_non_finite(
-            self.model, self.batches.at(step), device=self.device, precision=self.precision, backward=True
-        )
-        first = "" if place is None else f" (first {place})"
+        first = self._first_non_finite([self.batches.at(step)], backward=True)
         raise DivergedError(
             f"diverged at step {step}: the {bad}{first}; the update was not applied and step {step - 1} is saved. "
             "Try a lower train.lr, a longer train.warmup_steps or a lower train.clip_norm, in a new folder",
@@ -288,32 +266,28 @@ class Engine:
             self._raise_interrupted()
         if not math.isfinite(evaluation.loss):
             self._save()
-            self._raise_diverged_evaluation(evaluation.loss)
+            first = self._first_non_finite(self.evaluation, backward=False)
+            raise DivergedError(
+                f"the validation loss at step {self.step} is {evaluation.loss}{first}: the model has diverged; use an "
+                "earlier checkpoint",
+                self.step,
+            )
         figures = self.figures(evaluation)
-        self._validation = self.step, figures
+        self.evaluated = self.step, figures
         timing = {"seconds": self.ledger.seconds}
         for listener in self.listeners:
             listener.on_evaluation({"step": self.step, "validation": figures.model_dump(), "timing": timing})
 
-    def _raise_diverged_evaluation(self, loss: float) -> NoReturn:
-        look = partial(first_non_finite, self.model, device=self.device, precision=self.precision, backward=False)
-        place = next((place for place in map(look, self.evaluation) if place is not None), None)
-        first = "" if place is None else f" (first {place})"
-        raise DivergedError(
-            f"the validation loss at step {self.step} is {loss}{first}: the model has diverged; use an earlier "
-            "checkpoint",
-            self.step,
-        )
+    def _first_non_finite(self, batches: Sequence[Batch], *, backward: bool) -> str:
+        look = partial(first_non_finite, self.model, device=self.device, precision=self.precision, backward=backward)
+        place = next((place for place in map(look, batches) if place is not None), None)
+        return "" if place is None else f" (first {place})"
 
     def _raise_interrupted(self) -> NoReturn:
-        number = self.stop.signal_number or 2
         raise InterruptedRunError(
-            f"interrupted at step {self.step}, which is saved: the same command goes on from there", number
+            f"interrupted at step {self.step}, which is saved: the same command goes on from there",
+            self.stop.signal_number or 2,
         )
-
-
-def _num_targets(targets: Tensor) -> Tensor:
-    return (targets != NO_TARGET).sum()
 
 
 def is_due(step: int, every: int, last: int) -> bool:

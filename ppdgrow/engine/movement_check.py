@@ -28,11 +28,7 @@ class MovementCheck:
         self._seen = 0
 
     def after_backward(self, step: int) -> None:
-        """Called with gradients and rates in place.
-
-        Raises:
-            CheckFailedError: a parameter has no gradient.
-        """
+        """Called with gradients and rates in place; raises a `CheckFailedError` if a parameter has no gradient."""
         if self._seen >= WATCHED_STEPS:
             return
         for name, parameter in self._optimizer.parameters.items():
@@ -42,11 +38,7 @@ class MovementCheck:
             self._rates[name] = max(rate, self._rates.get(name, 0.0))
 
     def after_update(self, suppressed: Tensor) -> None:
-        """Called after each update; judges once, after the watched steps (a diverged run is not judged here).
-
-        Raises:
-            CheckFailedError: a parameter with a learning rate did not move.
-        """
+        """Judge once, after the watched steps; raises a `CheckFailedError` if a parameter with a rate did not move."""
         self._seen += 1
         if self._seen != WATCHED_STEPS or bool(suppressed):
             return

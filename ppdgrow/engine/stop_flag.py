@@ -20,7 +20,6 @@ class StopFlag:
         return self.signal_number is not None
 
     def handle(self, number: int, frame: FrameType | None) -> None:
-        """Signal handler: remember the first signal, die of the second."""
         if self.signal_number is not None:
             os._exit(128 + number)
         self.signal_number = number

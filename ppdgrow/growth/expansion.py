@@ -14,7 +14,8 @@ from ppdgrow.checkpoint import Checkpoint, RunFolder, append_jsonl, write_checkp
 from ppdgrow.checkpoint.events import CheckEvent, GrowEvent, RemoveEvent, SurgeryEvent, append_events
 from ppdgrow.config.architecture import Architecture
 from ppdgrow.config.state import Validation
-from ppdgrow.engine.evaluate import BatchLike, evaluate_together
+from ppdgrow.data import Batch
+from ppdgrow.engine.evaluate import evaluate_together
 from ppdgrow.engine.stop_flag import StopFlag
 from ppdgrow.errors import CheckFailedError, ConfigError
 from ppdgrow.nn.cost import count_parameters, flops_per_token, half_steps
@@ -31,7 +32,7 @@ from ppdgrow.surgery import (
     theta_digest,
 )
 from ppdgrow.training.context import Parent, Setting
-from ppdgrow.training.model_card import model_card
+from ppdgrow.training.finished_run import model_card
 
 MEASURED = ("loss_before", "loss_after", "bit_exact")
 
@@ -146,7 +147,7 @@ def _sizes(parent: Parent, after: Architecture) -> dict[str, Any]:
 
 
 def measure(
-    expansion: Expansion, setting: Setting, batches: Sequence[BatchLike], *, stop: StopFlag | None = None
+    expansion: Expansion, setting: Setting, batches: Sequence[Batch], *, stop: StopFlag | None = None
 ) -> Expansion:
     """The expansion with the losses of both models on the same validation batches, in one pass over them.
 

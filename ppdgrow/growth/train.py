@@ -11,7 +11,7 @@ from ppdgrow.checkpoint.events import DivergedEvent, TrainEvent, append_events, 
 from ppdgrow.config.load import dump, recipe_hash
 from ppdgrow.config.requests import TrainRequest
 from ppdgrow.console import Narrator, format_count, format_flops, format_seconds
-from ppdgrow.engine.device import describe_environment, resolve_device, set_deterministic
+from ppdgrow.engine.device import resolve_device, set_deterministic
 from ppdgrow.engine.stop_flag import stop_flag
 from ppdgrow.errors import DivergedError, InvalidInputError
 from ppdgrow.growth.progressive import ProgressiveRun
@@ -19,12 +19,11 @@ from ppdgrow.growth.timeline import ledger_line
 from ppdgrow.provenance import provenance
 from ppdgrow.training.acceptance import CAUTION, RULES
 from ppdgrow.training.context import RunContext
-from ppdgrow.training.model_card import model_card
+from ppdgrow.training.finished_run import model_card, train_document
 from ppdgrow.training.output_folder import is_occupied
 from ppdgrow.training.preparation import Job, Prepared, check_length, plan_run, prepare
 from ppdgrow.training.recipe import LENGTH, RENEWED
-from ppdgrow.training.recorder import train_document
-from ppdgrow.training.resume import DueEvaluations, Start, resume, warn_of_lost_lines
+from ppdgrow.training.resume import Start, lost_lines, resume, warn_of_lost_lines
 
 
 def train(request: TrainRequest, narrator: Narrator) -> dict[str, Any]:
@@ -40,30 +39,17 @@ def train(request: TrainRequest, narrator: Narrator) -> dict[str, Any]:
     if job.finished is not None:
         _tidy(job)
         try:
-            due = DueEvaluations(job.first, job.last, job.recipe.train.eval_every)
-            warn_of_lost_lines(job.run, job.last, due, evaluated=True, narrator=narrator)
+            lost = lost_lines(job.run, job.first, job.last, job.recipe.train, job.last)
+            warn_of_lost_lines(job.run, job.last, lost, narrator)
         except InvalidInputError as error:  # nothing is to be done any more that needs the log
             narrator.warn(str(error))
         narrator.say(f"already finished: step {job.last} is in {job.run.path}")
         return train_document(job.run, job.finished)
     with narrator.status(f"reading {job.recipe.data.name}"):
         prepared = prepare(job, device, narrator)  # until here a signal simply ends the command: nothing has begun
-    job, setting = prepared.job, prepared.setting
+    job = prepared.job
     with stop_flag() as stop:
-        context = RunContext(
-            setting=setting,
-            schedule=prepared.schedule,
-            environment=describe_environment(
-                device,
-                setting.precision,
-                deterministic=request.deterministic,
-                accumulate=job.recipe.train.accumulate,
-            ),
-            evaluation=prepared.evaluation,
-            stop=stop,
-            narrator=narrator,
-            first=job.first,
-        )
+        context = RunContext(prepared.setting, prepared.schedule, stop, narrator, job.first)
         if not is_occupied(job.run):
             _create_folder(job, prepared.start)
         with job.run.lock():
@@ -135,7 +121,7 @@ def _train_to_the_end(job: Job, context: RunContext, prepared: Prepared) -> None
     """From the newest checkpoint of the folder, or from the start, with the growths of the schedule."""
     start = resume(context, job.run, prepared.start)
     model = prepared.model if start is prepared.start else None
-    run = ProgressiveRun(context, job.run, prepared.growth_schedule, prepared.start.architecture.num_layers)
+    run = ProgressiveRun(context, job.run, job.growth_schedule, prepared.start.architecture.num_layers)
     try:
         run.finish(start, model)
     except DivergedError as error:

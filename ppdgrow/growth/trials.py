@@ -19,7 +19,7 @@ from ppdgrow.errors import DivergedError, InterruptedRunError, InvalidInputError
 from ppdgrow.growth.expansion import Expansion, expand, measure, write_expansion
 from ppdgrow.surgery import GrowthRequest
 from ppdgrow.training.context import Parent, RunContext
-from ppdgrow.training.resume import DueEvaluations, lost_lines, resume, start_from
+from ppdgrow.training.resume import lost_lines, resume, start_from
 from ppdgrow.training.trainer import Trainer
 
 
@@ -55,9 +55,9 @@ class TrialRuns:
         first, newest = self.parent.step, run.newest_valid()
         state = None if newest is None else read_state(newest)
         step, evaluated = (first, True) if state is None else (state.step, state.validation is not None)
-        due = DueEvaluations(first, self.context.last, self.context.recipe.train.eval_every)
+        train, last = self.context.recipe.train, self.context.last
         try:
-            if lost_lines(run, step, due, evaluated=evaluated):
+            if lost_lines(run, first, step, train, last, evaluated=evaluated):
                 return False
             match read_events(run.growth_path)[-2:]:
                 case [*_, TwinEvent() as made] | [GrowEvent() as made, CheckEvent()]:

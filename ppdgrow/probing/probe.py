@@ -13,8 +13,9 @@ from ppdgrow.config.architecture import BlockSpec
 from ppdgrow.config.requests import ProbeRequest
 from ppdgrow.console import Narrator
 from ppdgrow.console.picture import SUFFIXES, check_file, check_matplotlib, write_output
+from ppdgrow.data import Batch
 from ppdgrow.engine.device import autocast
-from ppdgrow.engine.evaluate import BatchLike, mean_loss
+from ppdgrow.engine.evaluate import mean_loss
 from ppdgrow.nn.cost import block_parameters, half_steps_by_block
 from ppdgrow.nn.coupling import Coupling, Pair
 from ppdgrow.nn.linear import LinearPair
@@ -63,7 +64,7 @@ def probe(request: ProbeRequest, narrator: Narrator) -> ProbeReport:
 def probe_model(
     model: Model,
     setting: Setting,
-    batches: Sequence[BatchLike],
+    batches: Sequence[Batch],
     dtypes: Sequence[str] = tuple(DTYPES),
     recorded: Mapping[str, str] | None = None,
     *,
@@ -151,7 +152,7 @@ def _theta_record(
 
 
 @torch.no_grad()
-def _states(model: Model, batch: BatchLike, setting: Setting) -> dict[str, State]:
+def _states(model: Model, batch: Batch, setting: Setting) -> dict[str, State]:
     """The stream before each block, by block id, detached."""
     states: dict[str, State] = {}
     with autocast(setting.device, setting.precision):
@@ -159,7 +160,7 @@ def _states(model: Model, batch: BatchLike, setting: Setting) -> dict[str, State
     return states
 
 
-def _gradients(model: Model, batch: BatchLike, setting: Setting) -> tuple[dict[str, float], dict[str, float | None]]:
+def _gradients(model: Model, batch: Batch, setting: Setting) -> tuple[dict[str, float], dict[str, float | None]]:
     """Gradient norm per block, and per pair how far its members' gradients are from opposites."""
     separated = copy.deepcopy(model)
     pairs = {block_id: block for block_id, block in separated.named_blocks() if isinstance(block, Pair | LinearPair)}

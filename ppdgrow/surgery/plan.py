@@ -126,6 +126,14 @@ class PairMethod:
         """What the new blocks are, in words."""
         return f"{len(kinds)} {self.label(kinds)} pair{'' if len(kinds) == 1 else 's'}"
 
+    def in_words(self, request: GrowthRequest, places: str) -> str:
+        """What is asked for, its position with the places that it means."""
+        kinds = "/".join(dict.fromkeys(request.kinds))
+        plural = "" if request.pairs == 1 else "s"
+        scale = "" if request.scale == 1.0 else f", scale {request.scale:g}"
+        position = f"{request.position} ({places})"
+        return f"{request.pairs} {kinds} pair{plural}, {position}, source {request.source or 'auto'}{scale}"
+
     def plan(
         self, old: Architecture, request: GrowthRequest, step: int, used_ids: frozenset[str], names: BlockNames
     ) -> GrowthPlan:
@@ -205,6 +213,10 @@ class LayerMethod:
 
     def describe(self, kinds: Sequence[str]) -> str:
         return f"{len(kinds)} {kinds[0]} layer{'' if len(kinds) == 1 else 's'} by method {self.name}"
+
+    def in_words(self, request: GrowthRequest, places: str) -> str:
+        """As of a pair; source and scale do not apply."""
+        return f"{2 * request.pairs} layers by method {request.method}, {request.position} ({places})"
 
     def plan(
         self, old: Architecture, request: GrowthRequest, step: int, used_ids: frozenset[str], names: BlockNames

@@ -1,4 +1,4 @@
-"""One run folder from start to end: what it is to do, its start, trainer and recorder, and the dry run.
+"""One run folder from start to end: what it is to do, its start, its trainer, and the dry run.
 
 May import engine, surgery, checkpoint, optim, data, nn and all below.
 """

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 from abc import ABC, abstractmethod
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from typing import Any, ClassVar, Literal
 
 import torch
@@ -33,11 +33,10 @@ CAUTION = (
 class PairedDifference:
     """Loss of a grown model minus that of its twin on the same examples, with its 95 % interval.
 
-    The interval covers the sampling of validation examples, taken as independent. It does not cover the noise of
-    training: another seed is another difference.
+    The interval covers the sampling of validation examples, taken as independent, and not the noise of training.
     """
 
-    mean: float
+    difference: float
     low: float
     high: float
     examples: int
@@ -77,15 +76,10 @@ def paired_difference(grown: Evaluation, twin: Evaluation) -> PairedDifference:
 
 @dataclass(frozen=True)
 class Decision:
-    """A trial held against both rules, of which one decides.
+    """A trial held against both rules, of which `rule` decides by `epsilon` or `margin`.
 
-    Args:
-        rule: the one that decides.
-        loss_before: of the model before the growth.
-        loss_after: at the end of the trial; None if the trial diverged, which no rule accepts.
-        epsilon: parent rule: accept iff `loss_after <= loss_before + epsilon`.
-        twin: the paired difference to the twin, None where there is no twin.
-        margin: twin rule: accept iff the upper end of the difference's 95 % interval is below it.
+    `loss_after` is that at the end of the trial, None if it diverged, which no rule accepts; `twin` is None where there
+    is no twin.
     """
 
     rule: Rule
@@ -103,18 +97,13 @@ class Decision:
     def change(self) -> float | None:
         return None if self.loss_after is None else self.loss_after - self.loss_before
 
+    @property
+    def change_in_words(self) -> str:
+        """The losses in words."""
+        return f"{self.loss_before:.6f} -> {self.loss_after:.6f} ({self.change:+.6f})"
+
     def document(self) -> dict[str, Any]:
-        twin = self.twin
-        return {
-            "rule": self.rule,
-            "loss_before": self.loss_before,
-            "loss_after": self.loss_after,
-            "epsilon": self.epsilon,
-            "twin": None
-            if twin is None
-            else {"difference": twin.mean, "low": twin.low, "high": twin.high, "examples": twin.examples},
-            "margin": self.margin,
-        }
+        return asdict(self)
 
     @property
     def rules(self) -> list[AcceptanceRule]:
@@ -129,15 +118,16 @@ class Decision:
         return [text for rule in self.rules if (text := rule.line(self)) is not None]
 
     def caution(self) -> str:
+        """What its figures do not say."""
         return PARENT_RULE_NOTE if self.twin is None else self.twin.scope
 
 
 class AcceptanceRule(ABC):
-    """How a growth is judged after its trial.
+    """How a growth is judged after its trial, with figures of at least `min_examples` validation examples.
 
     `trains_twin`: the ungrown model is trained beside the trial, and is the run if the growth is rejected; without it
-    nothing is rejected. `min_examples` are the validation examples that its figure takes. `caution` is what to know
-    before its decision is believed, `relation` how its figure is held against its bound, `judged_at` where.
+    nothing is rejected. `caution` is what to know before its decision is believed, `relation` how its figure is held
+    against its bound, `judged_at` where.
     """
 
     name: ClassVar[Rule]
@@ -189,8 +179,7 @@ class ParentRule(AcceptanceRule):
         return decision.change, decision.epsilon
 
     def line(self, decision: Decision) -> str | None:
-        figure = f"{decision.loss_before:.6f} -> {decision.loss_after:.6f} ({decision.change:+.6f})"
-        return self._line(decision, figure)
+        return self._line(decision, decision.change_in_words)
 
     def plan(self, entry: GrowthConfig) -> str:
         return self._trial(entry, f"epsilon {entry.trial.epsilon:g}")
@@ -211,10 +200,9 @@ class TwinRule(AcceptanceRule):
         return None if decision.twin is None else decision.twin.high, decision.margin
 
     def line(self, decision: Decision) -> str | None:
-        twin = decision.twin
-        if twin is None:
+        if (twin := decision.twin) is None:
             return None
-        figure = f"grown - twin {twin.mean:+.6f}, 95 % [{twin.low:+.6f}, {twin.high:+.6f}]"
+        figure = f"grown - twin {twin.difference:+.6f}, 95 % [{twin.low:+.6f}, {twin.high:+.6f}]"
         return self._line(decision, figure)
 
     def plan(self, entry: GrowthConfig) -> str:
@@ -234,10 +222,7 @@ class AlwaysRule(AcceptanceRule):
         return decision.change, math.inf
 
     def line(self, decision: Decision) -> str | None:
-        return (
-            f"always rule: nothing is judged; loss {decision.loss_before:.6f} -> {decision.loss_after:.6f} "
-            f"({decision.change:+.6f})"
-        )
+        return f"always rule: nothing is judged; loss {decision.change_in_words}"
 
     def plan(self, entry: GrowthConfig) -> str:
         best = f", the best of them after {entry.trial.steps} steps" if len(entry.candidates) > 1 else ""

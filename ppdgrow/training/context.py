@@ -2,34 +2,28 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from functools import partial
+from functools import cached_property, partial
 from pathlib import Path
 from typing import Any
 
 import torch
 from torch import nn
 
-from ppdgrow.checkpoint import (
-    Checkpoint,
-    RunFolder,
-    lines_up_to,
-    manifest_digest,
-    read_checkpoint,
-    read_located,
-)
+from ppdgrow.checkpoint import Checkpoint, RunFolder, lines_up_to, manifest_digest, read_checkpoint, read_located
 from ppdgrow.checkpoint.events import Event
 from ppdgrow.checkpoint.lineage import lineage_up_to, used_ids
 from ppdgrow.config.architecture import InputSpec
 from ppdgrow.config.kinds import FAMILIES, Task
 from ppdgrow.config.load import Layer, Resolved, read_run_recipe, resolve
+from ppdgrow.config.requests import PrecisionName
 from ppdgrow.config.schema import ModelConfig, Recipe
-from ppdgrow.config.state import Environment, TrainerState, Validation
+from ppdgrow.config.state import DataIdentity, Environment, TrainerState, Validation
 from ppdgrow.console import Narrator
-from ppdgrow.data import Dataset, Split, open_dataset
-from ppdgrow.engine.device import Precision, resolve_device
-from ppdgrow.engine.evaluate import BatchLike, Evaluation, evaluate
+from ppdgrow.data import Batch, Batches, Dataset, Split, open_dataset
+from ppdgrow.engine.device import Precision, describe_environment, resolve_device
+from ppdgrow.engine.evaluate import Evaluation, evaluate
 from ppdgrow.engine.stop_flag import StopFlag
 from ppdgrow.errors import ConfigError, InvalidInputError
 from ppdgrow.nn.model import build_model
@@ -47,10 +41,13 @@ class Parent:
     run: RunFolder
     folder: Path
     checkpoint: Checkpoint
-    recipe: Recipe
-    recipe_values: dict[str, Any]
+    resolved: Resolved
     digest: str
     skipped: tuple[str, ...] = ()
+
+    @property
+    def recipe(self) -> Recipe:
+        return self.resolved.recipe
 
     @property
     def step(self) -> int:
@@ -84,8 +81,7 @@ def _load(optimizer: bool, run: RunFolder, folder: Path, skipped: tuple[str, ...
             f"{str(run.recipe_path)!r} is missing: a run folder has a recipe.yaml; copy the whole run folder"
         )
     try:
-        values = read_run_recipe(run.recipe_path)
-        recipe = resolve([Layer("checkpoint", values)]).recipe
+        resolved = resolved_recipe(run, "checkpoint")
     except ConfigError as error:
         raise InvalidInputError(f"{str(run.recipe_path)!r} is not a valid recipe: {error}") from None
     checkpoint = read_checkpoint(folder, optimizer=optimizer)
@@ -93,7 +89,12 @@ def _load(optimizer: bool, run: RunFolder, folder: Path, skipped: tuple[str, ...
         check_moments(checkpoint.moments, checkpoint.tensors)
     except InvalidInputError as error:
         raise InvalidInputError(f"{str(folder)!r}: {error}") from None
-    return Parent(run, folder, checkpoint, recipe, values, manifest_digest(folder), skipped)
+    return Parent(run, folder, checkpoint, resolved, manifest_digest(folder), skipped)
+
+
+def resolved_recipe(run: RunFolder, source: str = "run") -> Resolved:
+    """The recipe that a run folder holds."""
+    return resolve([Layer(source, read_run_recipe(run.recipe_path))])
 
 
 @dataclass(frozen=True)
@@ -105,31 +106,41 @@ class Setting:
     dataset: Dataset
     recipe: Recipe
 
-    def evaluation(self, split: Split = "validation", num_batches: int | None = None) -> Sequence[BatchLike]:
-        """The fixed batches of a split, by the recipe's batch size, its microbatches and `eval_batches`."""
+    @cached_property
+    def validation(self) -> list[Batch]:
+        """The fixed validation batches of the recipe."""
+        return self.evaluation()
+
+    def identity(self) -> DataIdentity:
+        """Of the data that was read so far, and of the validation batches."""
+        return self.dataset.identity(sum(len(batch.targets) for batch in self.validation))
+
+    @cached_property
+    def environment(self) -> Environment:
+        return describe_environment(self.device, self.precision, accumulate=self.recipe.train.accumulate)
+
+    def training(self) -> Batches:
+        """The training batches of the recipe."""
+        train = self.recipe.train
+        return self.dataset.batches("train", batch_size=train.batch_size, seed=train.seed, device=self.device)
+
+    def evaluation(self, split: Split = "validation", *, whole: bool = False) -> list[Batch]:
+        """The fixed batches of a split, by the recipe's batch size, microbatches and `eval_batches`, or all of it."""
         train = self.recipe.train
         return self.dataset.evaluation(
             split,
             batch_size=train.batch_size,
-            num_batches=num_batches or train.eval_batches,
+            num_batches=EVERYTHING if whole else train.eval_batches,
             device=self.device,
             microbatches=train.accumulate,
         )
 
-    def whole(self, split: Split) -> Sequence[BatchLike]:
-        """All examples of a split, in such batches."""
-        return self.evaluation(split, EVERYTHING)
-
-    def evaluate(self, model: nn.Module, batches: Sequence[BatchLike], *, stop: StopFlag | None = None) -> Evaluation:
-        """Per-example losses on fixed batches.
-
-        Raises:
-            StoppedError: the stop flag was set meanwhile.
-        """
+    def evaluate(self, model: nn.Module, batches: Sequence[Batch], *, stop: StopFlag | None = None) -> Evaluation:
+        """Per-example losses on fixed batches; `StoppedError` if the stop flag is set meanwhile."""
         return evaluate(model, batches, device=self.device, precision=self.precision, stop=stop)
 
     def evaluate_checkpoint(
-        self, checkpoint: Checkpoint, batches: Sequence[BatchLike], *, stop: StopFlag | None = None
+        self, checkpoint: Checkpoint, batches: Sequence[Batch], *, stop: StopFlag | None = None
     ) -> Evaluation:
         model = build_model(checkpoint.architecture, checkpoint.tensors, self.device).eval()
         return self.evaluate(model, batches, stop=stop)
@@ -148,8 +159,6 @@ class RunContext:
 
     setting: Setting
     schedule: Schedule
-    environment: Environment
-    evaluation: Sequence[BatchLike]
     stop: StopFlag
     narrator: Narrator
     first: int
@@ -157,6 +166,10 @@ class RunContext:
     @property
     def recipe(self) -> Recipe:
         return self.setting.recipe
+
+    @property
+    def evaluation(self) -> list[Batch]:
+        return self.setting.validation
 
     @property
     def last(self) -> int:
@@ -175,43 +188,44 @@ def task_of(recipe: Recipe) -> Task:
     return recipe.model.task
 
 
-def checkpoint_setting(parent: Parent, *, device: str, precision: str | None, data_dir: Path | None) -> Setting:
-    """The setting in which a checkpoint was trained, with the overrides of `grow` and `probe`.
+def checkpoint_setting(
+    parent: Parent, *, device: str, precision: PrecisionName | None, data_dir: Path | None
+) -> Setting:
+    """The setting in which a checkpoint was trained, with the overrides of a command.
 
     Raises:
-        ConfigError: the device is not there.
-        InvalidInputError: the data is not there, or is not what the checkpoint was built for.
+        ConfigError, InvalidInputError: device or data are not there, or not what the checkpoint was built for.
     """
     recipe = parent.recipe
     data = recipe.data if data_dir is None else recipe.data.model_copy(update={"directory": str(data_dir)})
-    dataset = open_dataset(data, task_of(recipe), parent.checkpoint.tokenizer)
-    check_input(dataset, parent)
+    dataset = open_data(recipe.model_copy(update={"data": data}), parent)
     return Setting(resolve_device(device), chosen_precision(parent, precision), dataset, recipe)
 
 
-def chosen_precision(parent: Parent, asked: str | None) -> Precision:
+def chosen_precision(parent: Parent, asked: PrecisionName | None) -> Precision:
     """The precision that is asked for; with None or `auto` that in which the checkpoint was trained."""
-    if asked in ("fp32", "bf16"):
-        return "bf16" if asked == "bf16" else "fp32"
-    return parent.checkpoint.state.environment.precision
+    if asked is None or asked == "auto":
+        return parent.checkpoint.state.environment.precision
+    return asked
 
 
-def check_input(dataset: Dataset, parent: Parent) -> None:
-    """The data has the vocabulary, length or image size that the checkpoint was built for.
+def open_data(recipe: Recipe, parent: Parent | None, report: Callable[[str], object] | None = None) -> Dataset:
+    """The data of a recipe, which says to `report` what it reads.
 
-    Raises:
-        ConfigError: it has not; the message names both.
+    Refused where its vocabulary, length or image size is not what the checkpoint was built for.
     """
-    found = input_spec_of(dataset, parent.recipe.model)
-    expected = parent.checkpoint.architecture.input
-    if found != expected:
-        gives, built_for = (
-            ", ".join(f"{key} {value}" for key, value in spec.model_dump().items()) for spec in (found, expected)
-        )
+    dataset = open_dataset(recipe.data, task_of(recipe), None if parent is None else parent.checkpoint.tokenizer)
+    if report is not None:
+        dataset.report = report
+    found = input_spec_of(dataset, recipe.model)
+    if parent is not None and found != parent.checkpoint.architecture.input:
+        specs = (found.model_dump(), parent.checkpoint.architecture.input.model_dump())
+        gives, built_for = (", ".join(f"{key} {value}" for key, value in spec.items()) for spec in specs)
         raise ConfigError(
             f"the data gives {gives}, but {str(parent.folder)!r} was built for {built_for}: "
             "use the data and tokenizer of the checkpoint, or train a new model"
         )
+    return dataset
 
 
 def changed_splits(dataset: Dataset, state: TrainerState) -> str | None:
@@ -228,20 +242,13 @@ def changed_splits(dataset: Dataset, state: TrainerState) -> str | None:
 
 def changed_data(dataset: Dataset, state: TrainerState, owner: object) -> list[str]:
     """That a checkpoint of `owner` was trained with other data, in words; nothing where it was not."""
-    changed = changed_splits(dataset, state)
-    if changed is None:
-        return []
-    then = state.data.name
+    changed, then = changed_splits(dataset, state), state.data.name
     why = "another Python or another copy?" if then == dataset.name else f"its data was {then}"
-    return [f"{changed} had other content when {owner} was trained ({why})"]
+    return [] if changed is None else [f"{changed} had other content when {owner} was trained ({why})"]
 
 
 def refuse_changed_data(dataset: Dataset, state: TrainerState, run: Path) -> None:
-    """A stopped run goes on with the data with which it began.
-
-    Raises:
-        InvalidInputError: a split is another.
-    """
+    """A stopped run goes on with the data with which it began."""
     if (changed := changed_splits(dataset, state)) is not None:
         raise InvalidInputError(
             f"{changed} changed since step {state.step} of {str(run)!r} (another Python or another copy?): restore it, "
@@ -250,7 +257,7 @@ def refuse_changed_data(dataset: Dataset, state: TrainerState, run: Path) -> Non
 
 
 def say_stored_type(checkpoint: Checkpoint, folder: Path, narrator: Narrator) -> None:
-    """Say it where weights are stored in another type than fp32, as which they are read."""
+    """Say it where weights are not stored as fp32, as which they are read."""
     if checkpoint.stored in SHORT_NAMES:
         narrator.say(f"the weights of {folder} are stored as {SHORT_NAMES[checkpoint.stored]}: read as fp32")
 
@@ -270,8 +277,3 @@ def warn_of_changes(dataset: Dataset, parent: Parent | None, narrator: Narrator)
         narrator.warn(warning)
     for change in [] if parent is None else changed_data(dataset, parent.checkpoint.state, parent.folder):
         narrator.warn(f"{change}: figures before and after do not compare")
-
-
-def resolved_recipe(run: RunFolder) -> Resolved:
-    """The recipe that a run folder holds."""
-    return resolve([Layer("run", read_run_recipe(run.recipe_path))])

@@ -34,13 +34,9 @@ class GrowthSchedule:
     eval_every: int
 
     def next(self, step: int, closed: frozenset[int], losses: Sequence[float]) -> Next:
-        """What to do at `step`.
+        """What to do at `step`, with some entries `closed`: decided or passed over.
 
-        Args:
-            step: optimizer steps done.
-            closed: entries that were decided or passed over.
-            losses: validation losses evaluated since the last decision (or the start), oldest first; those of
-                steps at which a plateau may be seen.
+        `losses` are the validation losses since the last decision (or the start), oldest first.
         """
         missed: list[tuple[int, str]] = []
         for index, entry in enumerate(self.entries):
@@ -55,11 +51,8 @@ class GrowthSchedule:
             if evaluation <= latest:
                 return Next(evaluation, None, tuple(missed))
             rest = " and those after it" if index + 1 < len(self.entries) else ""
-            reason = (
-                f"the validation loss had not levelled off by step {step}, the last evaluation that leaves room for "
-                f"its trial{rest}"
-            )
-            missed.append((index, reason))
+            late = f"the validation loss had not levelled off by step {step}"
+            missed.append((index, f"{late}, the last evaluation that leaves room for its trial{rest}"))
         return Next(self.last, None, tuple(missed))
 
     def _latest_start(self, index: int) -> int:
@@ -116,19 +109,18 @@ def planned_growths(growth_schedule: GrowthSchedule, architecture: Architecture)
         ConfigError: the run has no room for one, or it would not fit the model; names the entry.
     """
     planned: list[PlannedGrowth] = []
-    free_from = growth_schedule.first
+    first, last = growth_schedule.first, growth_schedule.last
+    free_from = first
     for index, entry in enumerate(growth_schedule.entries):
         where = f"growth[{index}]"
         start = free_from if entry.step is None else entry.step
-        if start < growth_schedule.first:
-            raise ConfigError(
-                f"{where}.at is {start}, but the run starts at step {growth_schedule.first}: choose a later step"
-            )
+        if start < first:
+            raise ConfigError(f"{where}.at is {start}, but the run starts at step {first}: choose a later step")
         free_from = start + entry.trial.steps
-        if free_from > growth_schedule.last:
+        if free_from > last:
             raise ConfigError(
                 f"{where} needs {entry.trial.steps} steps for its trial, from step {start} at the earliest, but the "
-                f"run ends at step {growth_schedule.last}: grow earlier, shorten trial.steps, or set more --steps"
+                f"run ends at step {last}: grow earlier, shorten trial.steps, or set more --steps"
             )
         requests = requests_of(entry)
         try:
@@ -141,13 +133,9 @@ def planned_growths(growth_schedule: GrowthSchedule, architecture: Architecture)
     return planned
 
 
-def check_examples(growth_schedule: GrowthSchedule, examples: int) -> None:
-    """Refuse a rule that has too few validation examples for its figure.
-
-    Raises:
-        ConfigError: fewer than it needs.
-    """
-    for rule in (RULES[entry.trial.rule] for entry in growth_schedule.entries):
+def check_examples(entries: Sequence[GrowthConfig], examples: int) -> None:
+    """Refuse a rule that has too few validation examples for its figure."""
+    for rule in (RULES[entry.trial.rule] for entry in entries):
         if examples < rule.min_examples:
             raise ConfigError(
                 f"the {rule.name} rule needs at least {rule.min_examples} validation examples for its interval, found "

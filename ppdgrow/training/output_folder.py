@@ -26,10 +26,9 @@ _AUTOMATIC = re.compile(r"(.)-(?:grown|trained|removed)-[0-9a-f]{8}$|(-(?:couple
 
 
 def default_folder(parent: Parent | None, recipe: Recipe) -> Path:
-    """The output folder of a `train` without `--out`: named after the parent or the recipe.
+    """The output folder of a `train` without `--out`: named after the parent or the recipe, with a digest of both.
 
-    The name ends in a digest of the recipe and of the parent, so that a repeated command finds its own folder and
-    another one never does.
+    So a repeated command finds its own folder, and another one never does.
     """
     identity = {key: value for key, value in flatten(recipe.model_dump()).items() if key not in NOT_IDENTITY}
     identity["data.name"] = _data_place(recipe.data)
@@ -52,16 +51,15 @@ def _data_place(data: DataConfig) -> str:
 
 
 def _digest(values: dict[str, Any]) -> str:
-    """A short stable digest of plain values. Paths of parents do not count."""
+    """Of plain values, without paths of parents."""
     counted = {key: value for key, value in values.items() if key != "parent"}
     return hashlib.sha256(json.dumps(counted, sort_keys=True).encode()).hexdigest()[:8]
 
 
 def sibling(parent: Parent, done: str, values: dict[str, Any]) -> Path:
-    """A folder beside the parent's run, named after it, what was done to it, and a digest of how.
+    """A folder beside the parent's run, such as `runs/shallow-grown-1a2b3c4d`, the end a digest of how it was done.
 
-    `runs/shallow` gives `runs/shallow-grown-1a2b3c4d`; what an automatic name of the parent ends in gives way, so that
-    names do not grow with the lineage.
+    What an automatic name of the parent ends in gives way, so that names do not grow with the lineage.
     """
     path = parent.run.path
     if path.name in ("", ".."):
@@ -71,12 +69,7 @@ def sibling(parent: Parent, done: str, values: dict[str, Any]) -> Path:
 
 
 def check_place(run: RunFolder, parent: Parent | None) -> None:
-    """An output folder can be made there, is one line to who reads it from stdout, and not the input nor inside it.
-
-    Raises:
-        ConfigError: its name has a control character, or it is a file, below a file, the current folder, a dangling
-            link, or in the input.
-    """
+    """Refuse a place where no output folder can be made, whose name is not one line on stdout, or in the input."""
     where = f"the output folder {str(run.path)!r}"
     if any(unicodedata.category(char) in ("Cc", "Zl", "Zp") for char in str(run.path)):
         raise ConfigError(f"{where} has a line break or another control character in its name: {WAY_OUT}")
@@ -101,11 +94,7 @@ def is_occupied(run: RunFolder) -> bool:
 
 
 def recorded_recipe(run: RunFolder, asked: Recipe, parent: Parent | None, resume: str) -> Recipe:
-    """The recipe recorded in the folder, if it is that of the run asked for, of whatever length.
-
-    Raises:
-        ConfigError: the folder holds something else, or `--resume never` was given.
-    """
+    """The recipe recorded in the folder; refused unless it is that of the run asked for, of whatever length."""
     where = f"the output folder {str(run.path)!r}"
     if run.checkpoints():
         for path in (run.recipe_path, run.growth_path):
@@ -127,7 +116,7 @@ def recorded_recipe(run: RunFolder, asked: Recipe, parent: Parent | None, resume
         raise ConfigError(f"{where} holds another run ({'; '.join(lines[:3])}{more}): {WAY_OUT}")
     # The last change of a training run is its start; after a growth that result is not a training run's folder.
     last = next(reversed(by_hand(read_events(run.growth_path))), None)
-    if not isinstance(last, TrainEvent) or last.parent_sha256 != (None if parent is None else parent.digest):
+    if not isinstance(last, TrainEvent) or last.parent_sha256 != (parent and parent.digest):
         raise ConfigError(f"{where} holds a run from another checkpoint: {WAY_OUT}")
     return recorded
 

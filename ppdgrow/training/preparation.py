@@ -8,37 +8,28 @@ dry run makes it too. Nothing is written.
 from __future__ import annotations
 
 import shlex
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from contextlib import nullcontext
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import torch
-from torch import Tensor
+from torch.utils._pytree import tree_map
 
 from ppdgrow.checkpoint import RunFolder, read_state
+from ppdgrow.config.architecture import Architecture
 from ppdgrow.config.load import Resolved
 from ppdgrow.config.requests import TrainRequest
 from ppdgrow.config.schema import Recipe
 from ppdgrow.console import Narrator, format_count, format_flops
-from ppdgrow.data import open_dataset
 from ppdgrow.engine.device import AUTO_MIN_WIDTH, Precision, choose_precision
-from ppdgrow.engine.evaluate import BatchLike
 from ppdgrow.errors import ConfigError, StorageError
 from ppdgrow.nn.cost import count_parameters, flops_per_token
 from ppdgrow.nn.model import Model, build_model
 from ppdgrow.optim.optimizer import NamedOptimizer
 from ppdgrow.optim.schedule import Schedule, make_schedule, phases
-from ppdgrow.training.context import (
-    Parent,
-    Setting,
-    check_input,
-    input_spec_of,
-    load_parent,
-    task_of,
-    warn_of_changes,
-)
+from ppdgrow.training.context import Parent, Setting, load_parent, open_data, warn_of_changes
 from ppdgrow.training.growth_schedule import GrowthSchedule, PlannedGrowth, check_examples, planned_growths
 from ppdgrow.training.output_folder import (
     WAY_OUT,
@@ -83,34 +74,32 @@ class Job:
         """The working precision; fp32 where it is still to be measured."""
         return "bf16" if self.recipe.train.precision == "bf16" else "fp32"
 
+    @property
+    def growth_schedule(self) -> GrowthSchedule:
+        return GrowthSchedule(self.recipe.growth, self.first, self.last, self.recipe.train.eval_every)
+
 
 def plan_run(request: TrainRequest) -> Job:
-    """The run that is asked for, with its recipe and its folder.
-
-    Raises:
-        ConfigError: the recipe, or the folder holds something else.
-        InvalidInputError: the checkpoint.
-    """
+    """The run that is asked for, with its recipe and its folder, which holds nothing else."""
     parent = None if request.checkpoint is None else load_parent(request.checkpoint)
     resolved = resolve_training(parent, request.layers, request.grow_to_entry)
     run = RunFolder(request.out or default_folder(parent, resolved.recipe))
     first = 0 if parent is None else parent.step
-    last = first + resolved.recipe.train.steps
+    job = Job(parent, resolved, run, first, first + resolved.recipe.train.steps)
     check_place(run, parent)
     if not is_occupied(run):
-        return Job(parent, resolved, run, first, last)
+        return job
     recorded = recorded_recipe(run, resolved.recipe, parent, request.resume)
     if resolved.recipe.train.precision == "auto":
         resolved = resolved.replace({"train.precision": recorded.train.precision}, "run")
-    job = Job(parent, resolved, run, first, last, recorded)
-    return job if check_length(job) else replace(job, finished=finished_checkpoint(run, last))
+    job = replace(job, resolved=resolved, recorded=recorded)
+    return job if check_length(job) else replace(job, finished=finished_checkpoint(run, job.last))
 
 
 def check_length(job: Job) -> list[str]:
     """In what the run differs from the one that its folder holds: it may be longer or shorter from where it stands.
 
-    Raises:
-        ConfigError: then it would not be, to the bit, the run that is asked for.
+    Refused where it would then not be, to the bit, the run that is asked for.
     """
     assert job.recorded is not None
     changes = [line for lines in differing_keys(job.recorded, job.recipe, job.parent).values() for line in lines]
@@ -147,42 +136,36 @@ class Prepared:
     job: Job
     start: Start
     model: Model
-    growth_schedule: GrowthSchedule
     planned: list[PlannedGrowth]
     schedule: Schedule
     setting: Setting
-    evaluation: Sequence[BatchLike]
     space: Space
+
+    @property
+    def architectures(self) -> tuple[Architecture, Architecture]:
+        """The model at the start, and once all growths were kept."""
+        before = self.start.architecture
+        return before, self.planned[-1].kept if self.planned else before
 
 
 def prepare(job: Job, device: torch.device, narrator: Narrator, *, fake: FakeTensorMode | None = None) -> Prepared:
     """Open the data, build the model, plan the growth, check the space, and say what they are.
 
-    Args:
-        job: from `plan_run`.
-        device: of the model.
-        narrator: for what was adjusted, model and data.
-        fake: makes it a dry run: the model has no memory, its precision is not measured, the data stays on the CPU.
+    `fake` makes it a dry run: the model has no memory, its precision is not measured, the data stays on the CPU.
 
     Raises:
         PPDGrowError: whatever stands in the way of the first step.
     """
     recipe, parent = job.recipe, job.parent
     data_device = device if fake is None else CPU
-    dataset = open_dataset(recipe.data, task_of(recipe), None if parent is None else parent.checkpoint.tokenizer)
-    dataset.report = narrator.now
-    if parent is not None:
-        check_input(dataset, parent)
-    input_spec_of(dataset, recipe.model)  # what the data reads for it must not become fake
+    dataset = open_data(recipe, parent, narrator.now)  # first: what it reads must not become fake
     with fake or nullcontext():
         start = first_start(parent if fake is None or parent is None else _faked(parent, fake), recipe, dataset)
-    growth_schedule = GrowthSchedule(recipe.growth, job.first, job.last, recipe.train.eval_every)
-    planned = planned_growths(growth_schedule, start.architecture)
-    schedule, notes = make_schedule(recipe.train, first=job.first, last=job.last, initial=start.lr_factor)
-    notes = [*unused_keys(job.resolved, dataset), *notes, *_rewarming(job, schedule)]
-    with fake or nullcontext():
+        planned = planned_growths(job.growth_schedule, start.architecture)
+        schedule, notes = make_schedule(recipe.train, first=job.first, last=job.last, initial=start.lr_factor)
         model = build_model(start.architecture, start.tensors, device)
-        notes += _restarting(make_optimizer(model, start, recipe.train))  # each trainer makes one of its own
+        optimizer = make_optimizer(model, start, recipe.train)  # each trainer makes one of its own
+    notes = [*unused_keys(job.resolved, dataset), *notes, *_new_starts(job, schedule, optimizer)]
     dataset.batches("train", batch_size=recipe.train.batch_size, seed=recipe.train.seed, device=data_device)
     measured = measures_precision(job, device)
     narrator.now("measuring the precision" if measured else "preparing the first step")
@@ -191,32 +174,27 @@ def prepare(job: Job, device: torch.device, narrator: Narrator, *, fake: FakeTen
         precision, why = choose_precision(model, batch.inputs, recipe.model.width, device)
         job = replace(job, resolved=job.resolved.replace({"train.precision": precision}, why))
     setting = Setting(data_device, job.precision, dataset, job.recipe)
-    evaluation = setting.evaluation()
-    examples = sum(len(batch.targets) for batch in evaluation)
-    check_examples(growth_schedule, examples)
-    space = disk_space(job.run, job.recipe, start, planned, dataset, examples=examples, device=device)
+    check_examples(recipe.growth, setting.identity().validation_examples)
+    space = disk_space(job.run, setting, start, planned, device)
     if fake is None and space.shortage is not None:
         raise StorageError(f"the run {str(job.run.path)!r} does not fit: {space.shortage}")
     # Said when nothing stands in the way any more: what is refused is refused in one line.
     place = [] if fake is not None else [f"run folder {job.run.path.as_posix()}, steps {job.first + 1} to {job.last}"]
-    for note in (*place, *notes, *_introduction(job, start, setting, device)):
+    for note in (*place, *notes, *_introduction(job, start.architecture, setting, device)):
         narrator.say(note)
     warn_of_changes(dataset, parent, narrator)
-    return Prepared(job, start, model, growth_schedule, planned, schedule, setting, evaluation, space)
+    return Prepared(job, start, model, planned, schedule, setting, space)
 
 
 def _faked(parent: Parent, fake: FakeTensorMode) -> Parent:
     """The parent with tensors that have a shape and no memory."""
     old = parent.checkpoint
-    tensors: dict[str, Tensor] = {name: fake.from_tensor(tensor) for name, tensor in old.tensors.items()}
-    moments: dict[str, dict[str, Tensor]] = {
-        name: {key: fake.from_tensor(tensor) for key, tensor in state.items()} for name, state in old.moments.items()
-    }
+    tensors, moments = tree_map(fake.from_tensor, (old.tensors, old.moments))
     return replace(parent, checkpoint=replace(old, tensors=tensors, moments=moments))
 
 
-def _rewarming(job: Job, schedule: Schedule) -> Iterator[str]:
-    """A run that goes on from a rate below its peak rises to it again."""
+def _new_starts(job: Job, schedule: Schedule, optimizer: NamedOptimizer) -> Iterator[str]:
+    """What a run that goes on begins anew: its rise from a rate below its peak, state of another optimizer."""
     rise = next(iter(phases(schedule, job.recipe.train.lr, first=job.first, last=job.last)))
     if job.parent is not None and rise.name == "warm-up":
         ended = job.parent.checkpoint.state.lr_factor
@@ -224,9 +202,6 @@ def _rewarming(job: Job, schedule: Schedule) -> Iterator[str]:
             f"the learning rate of {job.parent.folder.as_posix()} ended at {ended:.2g} of its peak: {rise} again "
             "(--no-decay is for a run that will be continued)"
         )
-
-
-def _restarting(optimizer: NamedOptimizer) -> Iterator[str]:
     if optimizer.restarted:
         yield (
             f"train.optimizer {optimizer.config.optimizer}: {len(optimizer.restarted)} of {len(optimizer.parameters)} "
@@ -239,9 +214,8 @@ def measures_precision(job: Job, device: torch.device) -> bool:
     return job.recipe.train.precision == "auto" and device.type == "cpu" and job.recipe.model.width >= AUTO_MIN_WIDTH
 
 
-def _introduction(job: Job, start: Start, setting: Setting, device: torch.device) -> tuple[str, str]:
+def _introduction(job: Job, architecture: Architecture, setting: Setting, device: torch.device) -> tuple[str, str]:
     """The model in one line, and data, device and precision in another."""
-    architecture = start.architecture
     model = (
         f"{architecture.family} ({architecture.stream}), {architecture.num_layers} layers, width "
         f"{architecture.width}, {format_count(count_parameters(architecture))} parameters, "

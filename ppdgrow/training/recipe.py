@@ -32,7 +32,9 @@ def resolve_training(
         ConfigError: a bad key or value, or a model key that contradicts the checkpoint.
     """
     if parent is not None:
-        inherited = {key: value for key, value in parent.recipe_values.items() if key not in NOT_INHERITED}
+        given = {key for key, source in parent.resolved.sources.items() if source == "checkpoint"}
+        recorded = flatten(parent.recipe.model_dump()).items()
+        inherited = {key: value for key, value in recorded if key in given and key not in NOT_INHERITED}
         layers = [Layer("checkpoint", inherited | _depth(parent)), *layers]
     resolved = resolve(layers)
     if (name := canonical_name(resolved.recipe.data.name)) != resolved.recipe.data.name:
@@ -70,13 +72,11 @@ def _pairs_to(layers: int, depth: int) -> int:
 
 def _left_to_the_data(recipe: Recipe) -> dict[str, Any]:
     """Task and tokenizer where the recipe has none; of a path, the data is looked at only for them."""
+    given = {"model.task": recipe.model.task, "data.tokenizer": recipe.data.tokenizer}
     if recipe.model.task is not None and (recipe.model.task == "classify" or recipe.data.tokenizer is not None):
         return {}
-    task, tokenizer = resolve_defaults(recipe.data)
-    return {
-        **({"model.task": task} if recipe.model.task is None else {}),
-        **({"data.tokenizer": tokenizer} if recipe.data.tokenizer is None and tokenizer is not None else {}),
-    }
+    found = zip(given, resolve_defaults(recipe.data), strict=True)
+    return {key: value for key, value in found if given[key] is None and value is not None}
 
 
 def unused_keys(resolved: Resolved, dataset: Dataset) -> list[str]:

@@ -7,12 +7,13 @@ On the disk the checkpoints of the run itself count. Logs are small, and those o
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass, is_dataclass
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor, nn
+from torch.utils._pytree import tree_leaves
 
 from ppdgrow.atomic import free_bytes, storage_errors
 from ppdgrow.checkpoint import Checkpoint, RunFolder
@@ -20,13 +21,13 @@ from ppdgrow.checkpoint.format import checkpoint_bytes
 from ppdgrow.config.architecture import Architecture
 from ppdgrow.config.schema import Recipe
 from ppdgrow.config.state import Ledger, TrainerState, Validation
-from ppdgrow.data import Dataset
+from ppdgrow.data import Batch
 from ppdgrow.engine.device import Precision, autocast, describe_environment, rng_state
-from ppdgrow.engine.evaluate import BatchLike, mean_loss
+from ppdgrow.engine.evaluate import mean_loss
 from ppdgrow.errors import ConfigError, first_line
-from ppdgrow.nn.cost import count_parameters, tokens_per_example, training_flops_per_token
 from ppdgrow.nn.model import Model, build_model
 from ppdgrow.optim.optimizer import new_moments
+from ppdgrow.training.context import Setting
 from ppdgrow.training.growth_schedule import PlannedGrowth
 from ppdgrow.training.resume import Start
 from ppdgrow.training.trainer import make_optimizer, select_trained
@@ -36,56 +37,25 @@ if TYPE_CHECKING:
     from torch._subclasses.fake_tensor import FakeTensorMode
 
 
-@dataclass(frozen=True)
-class Footprint:
-    """A model in training: what it costs and holds.
+def memory_estimate(
+    start: Start, *, setting: Setting, batch: Batch, device: torch.device, data_bytes: int, fake: FakeTensorMode
+) -> dict[str, int]:
+    """Bytes by use, and in all, that training holds at the end of a forward pass, when they are the most.
 
-    `memory` are the bytes by use, and in all, that it holds at the end of a forward pass, when they are the most.
+    The tensors of `start` are of the mode `fake`, its pairs untied. Of a training batch, real or fake, the first and
+    largest microbatch counts; the data takes `data_bytes`. Tensors beyond counting are refused.
     """
-
-    architecture: Architecture
-    parameters: int
-    tokens_per_step: int
-    flops_per_step: int
-    memory: dict[str, int]
-
-
-def footprint(
-    start: Start,
-    recipe: Recipe,
-    batch: BatchLike,
-    *,
-    device: torch.device,
-    precision: Precision,
-    data_bytes: int,
-    fake: FakeTensorMode,
-) -> Footprint:
-    """What training from a start takes.
-
-    Args:
-        start: of fake tensors; its architecture has no tied pairs.
-        recipe: of the run.
-        batch: one training batch, real or fake; what counts is its first and largest microbatch.
-        device: of the model.
-        precision: the working precision.
-        data_bytes: what the data takes.
-        fake: the mode of the tensors.
-
-    Raises:
-        ConfigError: a tensor would be larger than can be counted.
-    """
-    architecture, train = start.architecture, recipe.train
-    tokens = train.batch_size * tokens_per_example(architecture)
+    train = setting.recipe.train
     try:
         with fake:
-            model = build_model(architecture, start.tensors, device)
+            model = build_model(start.architecture, start.tensors, device)
             optimizer = make_optimizer(model, start, train)
             # A microbatch is a view of its batch, which is what the embedding keeps.
             inputs, targets = (
                 torch.empty(whole.shape, dtype=whole.dtype, device=device).tensor_split(train.accumulate)[0]
                 for whole in (batch.inputs, batch.targets)
             )
-            activations = saved_bytes(model, inputs, targets, device=device, precision=precision)
+            activations = saved_bytes(model, inputs, targets, device=device, precision=setting.precision)
             moments = new_moments(model, train)
     except (RuntimeError, OverflowError) as error:
         if not any(word in str(error).lower() for word in ("overflow", "too large", "too many elements")):
@@ -101,9 +71,7 @@ def footprint(
         "activations_bytes": activations,
         "data_bytes": data_bytes,
     }
-    memory["total_bytes"] = sum(memory.values())
-    flops = tokens * training_flops_per_token(architecture)
-    return Footprint(architecture, count_parameters(architecture), tokens, flops, memory)
+    return memory | {"total_bytes": sum(memory.values())}
 
 
 def microbatch_size(recipe: Recipe) -> int:
@@ -143,41 +111,27 @@ def storage_bytes(tensors: Iterable[Tensor], *, beside: Iterable[Tensor] = ()) -
 def held_tensors(value: Any, seen: set[int] | None = None) -> Iterator[Tensor]:
     """All tensors that a data set or a batch holds, however deep."""
     seen = set() if seen is None else seen
-    if id(value) in seen:
-        return
-    seen.add(id(value))
-    parts: Iterable[Any] = ()
-    if isinstance(value, Tensor):
-        yield value
-    elif isinstance(value, dict):
-        parts = value.values()
-    elif isinstance(value, list | tuple):
-        parts = value
-    elif is_dataclass(value) or type(value).__module__.startswith("ppdgrow."):
-        parts = getattr(value, "__dict__", {}).values()
-    for part in parts:
-        yield from held_tensors(part, seen)
+    for part in tree_leaves(value):
+        if isinstance(part, Tensor):
+            yield part
+        elif type(part).__module__.startswith("ppdgrow.") and id(part) not in seen:
+            seen.add(id(part))
+            yield from held_tensors(getattr(part, "__dict__", {}), seen)
 
 
 @dataclass(frozen=True)
 class Space:
-    """What a run takes on the disk, in bytes.
+    """What the run `run` takes on the disk, in bytes.
 
-    `saves` is how often the run saves at the most, `checkpoints` are sizes at the start and once all growths were
-    kept, `present` what the run's folder has already.
+    `kept_at_once` checkpoints are there while one is written: the newest, the best and the new one. Their sizes are
+    `checkpoints`, at the start and once all growths were kept; `present` is what the run's folder has already.
     """
 
     run: Path
-    keep: int
-    saves: int
+    kept_at_once: int
     checkpoints: tuple[int, int]
     present: int
     free: int
-
-    @property
-    def kept_at_once(self) -> int:
-        """Checkpoints on the disk while one is written: the newest, the best and the new one."""
-        return min(self.keep + 2, self.saves)
 
     @property
     def counted(self) -> str:
@@ -202,31 +156,18 @@ class Space:
 
 
 def disk_space(
-    run: RunFolder,
-    recipe: Recipe,
-    start: Start,
-    planned: Sequence[PlannedGrowth],
-    dataset: Dataset,
-    *,
-    examples: int,
-    device: torch.device,
+    run: RunFolder, setting: Setting, start: Start, planned: Sequence[PlannedGrowth], device: torch.device
 ) -> Space:
-    """The space of a run whose folder need not exist, from shapes alone; `examples` are those of its evaluation.
-
-    Raises:
-        StorageError: the file system cannot be asked.
-    """
-    train, last = recipe.train, start.step + recipe.train.steps
-    state = _longest_state(last, dataset, examples, device)
+    """The space of a run whose folder need not exist, from shapes alone."""
+    train, state = setting.recipe.train, _longest_state(start.step, setting, device)
 
     def size(architecture: Architecture) -> int:
         with torch.device("meta"):
             model = Model(architecture)
             select_trained(model, train)
             moments = start.moments | new_moments(model, train)  # those of parameters not trained now are handed on
-        tensors = dict(model.state_dict())
-        rng = rng_state(device)
-        return checkpoint_bytes(Checkpoint(architecture, tensors, moments, rng, state, dataset.tokenizer_json))
+        tensors, tokenizer = dict(model.state_dict()), setting.dataset.tokenizer_json
+        return checkpoint_bytes(Checkpoint(architecture, tensors, moments, rng_state(device), state, tokenizer))
 
     first = size(start.architecture)
     sizes = (first, size(planned[-1].kept) if planned else first)
@@ -235,24 +176,20 @@ def disk_space(
         own = [checkpoint for checkpoint in run.checkpoints() if not checkpoint.is_symlink()]
         present = sum(file.stat().st_size for checkpoint in own for file in checkpoint.rglob("*") if file.is_file())
         saves = train.steps // train.save_every + len(planned) + 1
-        return Space(run.path, train.keep, saves, sizes, present, free_bytes(folder))
+        return Space(run.path, min(train.keep + 2, saves), sizes, present, free_bytes(folder))
 
 
-def _longest_state(step: int, dataset: Dataset, examples: int, device: torch.device) -> TrainerState:
+def _longest_state(first: int, setting: Setting, device: torch.device) -> TrainerState:
     """A trainer state with figures that are as long as real ones."""
     third = 1 / 3
+    figures: dict[str, Any] = dict.fromkeys(("loss", "accuracy", "perplexity", "bits_per_byte"), third)
+    classes = dict.fromkeys(setting.dataset.class_names or (), third) or None
     return TrainerState(
-        step=step,
+        step=first + setting.recipe.train.steps,
         lr_factor=third,
         ledger=Ledger(tokens=10**9, flops=10**15, seconds=100 * third),
-        validation=Validation(
-            loss=third,
-            accuracy=third,
-            perplexity=third,
-            bits_per_byte=third,
-            class_accuracy=dict.fromkeys(dataset.class_names or (), third) or None,
-        ),
+        validation=Validation(**figures, class_accuracy=classes),
         train_loss=third,
-        data=dataset.identity(examples),
-        environment=describe_environment(device, "fp32", deterministic=False, accumulate=1),
+        data=setting.identity(),
+        environment=describe_environment(device, "fp32", accumulate=1),
     )

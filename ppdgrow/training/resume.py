@@ -11,8 +11,8 @@ from torch import Tensor
 from ppdgrow.checkpoint import Checkpoint, RunFolder, lines_up_to, read_checkpoint, truncate_metrics
 from ppdgrow.checkpoint.lineage import trim_lineage
 from ppdgrow.config.architecture import Architecture, new_architecture
-from ppdgrow.config.schema import Recipe
-from ppdgrow.config.state import Environment, Ledger, Validation
+from ppdgrow.config.schema import Recipe, TrainConfig
+from ppdgrow.config.state import Ledger, Validation
 from ppdgrow.console import Narrator
 from ppdgrow.data import Dataset
 from ppdgrow.engine.loop import is_due
@@ -63,8 +63,7 @@ def start_from(checkpoint: Checkpoint) -> Start:
 def newest_checkpoint(run: RunFolder, skipped: list[str]) -> Path | None:
     """The newest valid checkpoint of a run that is to go on, None if it has saved none yet (see `RunFolder`).
 
-    Raises:
-        InvalidInputError: it has checkpoints, and none is intact: they may be repaired, and are not overwritten.
+    Where it has some and none is intact, that is an error: they may be repaired, and are not overwritten.
     """
     newest = run.newest_valid(skipped)
     if newest is None and skipped:
@@ -76,12 +75,10 @@ def newest_checkpoint(run: RunFolder, skipped: list[str]) -> Path | None:
 
 
 def resume(context: RunContext, run: RunFolder, start: Start) -> Start:
-    """The newest valid checkpoint of a run as a start, if it has one; metrics and lineage are trimmed to it.
+    """The newest valid checkpoint of a run, or of one of its arms, as a start; without one, `start`.
 
-    Args:
-        context: its data must still be that of the checkpoint; what else differs is said.
-        run: the folder of the run, or of one of its arms. Damage is said: checkpoints that are not whole, lost lines.
-        start: what to start from if it holds no checkpoint.
+    Metrics and lineage are trimmed to it. Damage is said (checkpoints that are not whole, lost lines), and in what the
+    environment differs.
 
     Raises:
         InvalidInputError: the data changed, or no checkpoint is intact.
@@ -95,7 +92,10 @@ def resume(context: RunContext, run: RunFolder, start: Start) -> Start:
     if newest is not None:
         checkpoint = read_checkpoint(newest)
         say_stored_type(checkpoint, newest, narrator)
-        _note_environment(checkpoint.state.environment, context.environment, narrator)
+        old, new = checkpoint.state.environment.model_dump(), context.setting.environment.model_dump()
+        differing = [f"{key} {old[key]} -> {new[key]}" for key in old if old[key] != new[key]]
+        if differing:
+            narrator.warn(f"the last bits may differ from an unbroken run: {', '.join(differing)}", once=True)
         refuse_changed_data(context.setting.dataset, checkpoint.state, run.path)
         start = start_from(checkpoint)
         if start.step > first:
@@ -103,26 +103,13 @@ def resume(context: RunContext, run: RunFolder, start: Start) -> Start:
     evaluated = start.step == first or start.validation is not None
     trim_lineage(run.growth_path, start.step)
     truncate_metrics(run.metrics_path, start.step, evaluated=evaluated)
-    due = DueEvaluations(first, context.last, context.recipe.train.eval_every)
-    warn_of_lost_lines(run, start.step, due, evaluated=evaluated, narrator=narrator)
+    lost = lost_lines(run, first, start.step, context.recipe.train, context.last, evaluated=evaluated)
+    warn_of_lost_lines(run, start.step, lost, narrator)
     return start
 
 
-@dataclass(frozen=True)
-class DueEvaluations:
-    """Which steps of a run over steps `first + 1 .. last` are evaluated."""
-
-    first: int
-    last: int
-    eval_every: int
-
-    def __contains__(self, step: int) -> bool:
-        return is_due(step, self.eval_every, self.last)
-
-
-def warn_of_lost_lines(run: RunFolder, step: int, due: DueEvaluations, *, evaluated: bool, narrator: Narrator) -> None:
-    """Say which lines of metrics a run has lost (see `lost_lines`)."""
-    lost = lost_lines(run, step, due, evaluated=evaluated)
+def warn_of_lost_lines(run: RunFolder, step: int, lost: Sequence[int], narrator: Narrator) -> None:
+    """Say which lines of metrics a run has lost up to its checkpoint at `step`."""
     if lost:
         narrator.warn(
             f"{str(run.metrics_path)!r} has lost the {_in_words(lost)}, though the checkpoint of step {step} has them "
@@ -130,17 +117,16 @@ def warn_of_lost_lines(run: RunFolder, step: int, due: DueEvaluations, *, evalua
         )
 
 
-def lost_lines(run: RunFolder, step: int, due: DueEvaluations, *, evaluated: bool) -> list[int]:
-    """Steps whose lines a run has lost up to a checkpoint at `step`; `evaluated`: that has its figures.
-
-    Raises:
-        InvalidInputError: a line is not valid or has no step.
-    """
+def lost_lines(
+    run: RunFolder, first: int, step: int, train: TrainConfig, last: int, *, evaluated: bool = True
+) -> list[int]:
+    """Steps after `first` whose lines a run up to `last` has lost; its checkpoint at `step` may not be evaluated."""
     lines = lines_up_to(run.metrics_path, step)
     trained = {line["step"] for line in lines if "train_loss" in line}
     known = {line["step"] for line in lines if "validation" in line} | (set() if evaluated else {step})
-    steps = range(due.first + 1, step + 1)
-    return [number for number in steps if number not in trained or (number in due and number not in known)]
+    steps = range(first + 1, step + 1)
+    due = {number for number in steps if is_due(number, train.eval_every, last)}
+    return sorted((set(steps) - trained) | (due - known))
 
 
 def _in_words(steps: Sequence[int]) -> str:
@@ -155,10 +141,3 @@ def _in_words(steps: Sequence[int]) -> str:
     more = sum(map(len, stretches[_SHOWN:]))
     plural = "" if len(steps) == 1 else "s"
     return f"line{plural} of step{plural} {', '.join(shown)}{f' and {more} more' if more else ''}"
-
-
-def _note_environment(then: Environment, now: Environment, narrator: Narrator) -> None:
-    old, new = then.model_dump(), now.model_dump()
-    differing = [f"{key} {old[key]} -> {new[key]}" for key in old if old[key] != new[key]]
-    if differing:
-        narrator.warn(f"the last bits may differ from an unbroken run: {', '.join(differing)}", once=True)

@@ -42,7 +42,10 @@ def test_the_interval_covers_the_true_difference_as_often_as_it_says(examples: i
 def test_control_half_the_interval_covers_too_rarely() -> None:
     draw = generator(0, "coverage", 32)
     found = [paired_difference(*pair_of_models(draw, 32)) for _ in range(DRAWS)]
-    halved = [PairedDifference(f.mean, (f.mean + f.low) / 2, (f.mean + f.high) / 2, f.examples) for f in found]
+    halved = [
+        PairedDifference(f.difference, (f.difference + f.low) / 2, (f.difference + f.high) / 2, f.examples)
+        for f in found
+    ]
     assert sum(map(covered, halved)) / DRAWS < 0.8
 
 
@@ -58,11 +61,11 @@ def test_control_wrongly_paired_examples_give_a_wide_interval() -> None:
 def test_the_mean_is_the_difference_of_the_losses_per_target() -> None:
     grown, twin = pair_of_models(generator(0, "mean"), 77)
     found = paired_difference(grown, twin)
-    assert found.mean == pytest.approx(grown.loss - twin.loss, rel=1e-9)
-    assert (found.low + found.high) / 2 == pytest.approx(found.mean)
+    assert found.difference == pytest.approx(grown.loss - twin.loss, rel=1e-9)
+    assert (found.low + found.high) / 2 == pytest.approx(found.difference)
     assert found.examples == 77
     unweighted = float((grown.losses / grown.counts - twin.losses / twin.counts).mean())
-    assert abs(unweighted - found.mean) > 1e-5, "control: with unequal counts the mean of means is another number"
+    assert abs(unweighted - found.difference) > 1e-5, "control: with unequal counts the mean of means is another number"
 
 
 def test_the_same_model_twice_has_no_difference_at_all() -> None:

@@ -7,9 +7,10 @@ import copy
 import pytest
 import torch
 from devices import on_each_device, waiting_is_an_error
-from test_engine import Counting, ToyBatch, engine_of, new_model
+from test_engine import Counting, engine_of, new_model
 
 from ppdgrow.config.kinds import parts_of
+from ppdgrow.data import Batch
 from ppdgrow.engine.loop import FLUSH_EVERY
 from ppdgrow.engine.movement_check import WATCHED_STEPS, MovementCheck
 from ppdgrow.nn.branches import BranchConfig
@@ -47,9 +48,9 @@ class OnDevice(Counting):
     def __init__(self, device: torch.device) -> None:
         self.device = device
 
-    def at(self, step: int) -> ToyBatch:
+    def at(self, step: int) -> Batch:
         batch = super().at(step)
-        return ToyBatch(*(t.to(self.device, non_blocking=True) for t in (batch.inputs, batch.targets)))
+        return Batch(*(t.to(self.device, non_blocking=True) for t in (batch.inputs, batch.targets)))
 
 
 @on_each_device

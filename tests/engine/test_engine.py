@@ -14,6 +14,7 @@ from torch import Tensor
 from ppdgrow.config.architecture import Architecture, BlockSpec, TokenInput, new_architecture
 from ppdgrow.config.schema import ModelConfig, TrainConfig
 from ppdgrow.config.state import Ledger
+from ppdgrow.data import Batch
 from ppdgrow.engine.evaluate import Evaluation, evaluate, mean_loss
 from ppdgrow.engine.loop import FLUSH_EVERY, Engine
 from ppdgrow.engine.movement_check import MovementCheck
@@ -30,19 +31,13 @@ CPU = torch.device("cpu")
 VOCABULARY, LENGTH, BATCH = 7, 5, 4
 
 
-@dataclass(frozen=True)
-class ToyBatch:
-    inputs: Tensor
-    targets: Tensor
-
-
 class Counting:
     """The planted task: the next token is the last one plus one."""
 
-    def at(self, step: int) -> ToyBatch:
+    def at(self, step: int) -> Batch:
         start = torch.randint(VOCABULARY, (BATCH, 1), generator=generator("toy", step))
         tokens = (start + torch.arange(LENGTH + 1)) % VOCABULARY
-        return ToyBatch(tokens[:, :-1], tokens[:, 1:])
+        return Batch(tokens[:, :-1], tokens[:, 1:])
 
 
 @dataclass
@@ -145,10 +140,10 @@ def test_old_and_new_parameters_are_clipped_and_logged_apart(optimizer: str) -> 
 class Masked(Counting):
     """Rows with very different numbers of targets, so that a plain mean over microbatches would be wrong."""
 
-    def at(self, step: int) -> ToyBatch:
+    def at(self, step: int) -> Batch:
         batch = super().at(step)
         taken = torch.arange(LENGTH) < torch.tensor([1, LENGTH, 2, LENGTH])[:, None]
-        return ToyBatch(batch.inputs, torch.where(taken, batch.targets, -100))
+        return Batch(batch.inputs, torch.where(taken, batch.targets, -100))
 
 
 @pytest.mark.parametrize("microbatches", [2, 3, 4])
@@ -198,7 +193,7 @@ class PoisonAt(Counting):
         self.step, self.factor = step, 1.0
         model.register_forward_hook(lambda module, args, output: output * self.factor)
 
-    def at(self, step: int) -> ToyBatch:
+    def at(self, step: int) -> Batch:
         self.factor = 1.0 if step < self.step else torch.nan
         return super().at(step)
 
@@ -350,7 +345,7 @@ def test_a_signal_stops_after_the_step_with_its_state_saved() -> None:
     engine, log = engine_of(new_model())
 
     class Interrupting(Counting):
-        def at(self, step: int) -> ToyBatch:
+        def at(self, step: int) -> Batch:
             if step == 5:
                 engine.stop.handle(signal.SIGTERM, None)
             return super().at(step)
@@ -386,7 +381,7 @@ def test_a_signal_inside_evaluation_saves_the_step_and_the_evaluation_is_made_up
     whole.run(20)
     engine, log = engine_of(new_model(), steps=20)
 
-    class Interrupting(list[ToyBatch]):
+    class Interrupting(list[Batch]):
         def __iter__(self):  # type: ignore[no-untyped-def]
             engine.stop.handle(signal.SIGINT, None)
             yield Counting().at(-1)

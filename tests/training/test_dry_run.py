@@ -25,7 +25,8 @@ from ppdgrow.nn.init import initial_tensors
 from ppdgrow.nn.model import Model, build_model
 from ppdgrow.optim.schedule import make_schedule, phases, schedule_line
 from ppdgrow.surgery import GrowthRequest, plan_growth, untie
-from ppdgrow.training.resource_estimate import footprint, saved_bytes
+from ppdgrow.training.context import Setting
+from ppdgrow.training.resource_estimate import memory_estimate, saved_bytes
 from ppdgrow.training.resume import Start
 
 CPU = torch.device("cpu")
@@ -226,8 +227,9 @@ def fake_activations(architecture: Architecture, precision: Precision, batch: Ba
     with fake:
         start = Start(architecture, dict(initial_tensors(architecture, 0)), {}, {}, 0, 0.0, Ledger())
     recipe = Recipe(train=TrainConfig(batch_size=len(batch.targets), **train))
-    found = footprint(start, recipe, batch, device=CPU, precision=precision, data_bytes=0, fake=fake)
-    return found.memory["activations_bytes"]
+    setting = Setting(CPU, precision, None, recipe)  # type: ignore[arg-type]
+    found = memory_estimate(start, setting=setting, batch=batch, device=CPU, data_bytes=0, fake=fake)
+    return found["activations_bytes"]
 
 
 def real_model(architecture: Architecture) -> Model:

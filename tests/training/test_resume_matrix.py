@@ -30,13 +30,12 @@ from ppdgrow.data import batches
 from ppdgrow.data.batches import Batch, Batches
 from ppdgrow.engine import evaluate
 from ppdgrow.engine.device import set_rng_state
-from ppdgrow.engine.evaluate import BatchLike
 from ppdgrow.errors import StorageError
 from ppdgrow.growth import expansion
 from ppdgrow.optim.update_rules import AdamW, Muon
 from ppdgrow.seeding import generator
 from ppdgrow.training import trainer as trainer
-from ppdgrow.training.recorder import Recorder
+from ppdgrow.training.trainer import Trainer
 
 STEPS = 21
 EVAL_EVERY = 4
@@ -97,14 +96,14 @@ def _arm(stop: Stop, patch: pytest.MonkeyPatch) -> None:
         seen += 1
         return seen == (stop.occurrence if stop.where == "draw" else stop.at)
 
-    draw, evaluate_together, built, save = Batches.at, evaluate.evaluate_together, set_rng_state, Recorder.on_save
+    draw, evaluate_together, built, save = Batches.at, evaluate.evaluate_together, set_rng_state, Trainer.on_save
 
     def at(self: Batches, step: int) -> Batch:
         if step == stop.at and is_now():
             stop.fire()
         return draw(self, step)
 
-    def stopped(examples: Iterable[BatchLike]) -> Iterator[BatchLike]:
+    def stopped(examples: Iterable[Batch]) -> Iterator[Batch]:
         for number, batch in enumerate(examples, start=1):
             if number == stop.occurrence:
                 stop.fire()
@@ -112,7 +111,7 @@ def _arm(stop: Stop, patch: pytest.MonkeyPatch) -> None:
         if stop.occurrence > EVAL_BATCHES:
             stop.fire()
 
-    def evaluating(models: Any, examples: Iterable[BatchLike], **options: Any) -> Any:
+    def evaluating(models: Any, examples: Iterable[Batch], **options: Any) -> Any:
         return evaluate_together(models, stopped(examples) if is_now() else examples, **options)
 
     def first(original: Callable[..., None]) -> Callable[..., None]:
@@ -131,7 +130,7 @@ def _arm(stop: Stop, patch: pytest.MonkeyPatch) -> None:
     elif stop.where == "built":
         patch.setattr(trainer, "set_rng_state", first(built))
     else:
-        patch.setattr(Recorder, "on_save", first(save))
+        patch.setattr(Trainer, "on_save", first(save))
 
 
 def draw(step: int, occurrence: int = 1, *, dies: bool = False) -> Stop:

@@ -17,7 +17,7 @@ BATCH = "ppdgrow.data.batches:Batches.at"
 EVALUATION = "ppdgrow.engine.evaluate:evaluate_together"
 INSERTION = "ppdgrow.growth.expansion:evaluate_together"
 SAVE = "ppdgrow.checkpoint.format:write_safetensors"
-OPEN = "ppdgrow.training.preparation:open_dataset"
+OPEN = "ppdgrow.training.context:open_dataset"
 ENCODE = "ppdgrow.data.tokenization:ByteTokenizer.encode"
 
 

@@ -1,14 +1,38 @@
-"""The model card of a run folder: what the model is, where it comes from, how to go on with it."""
+"""What a finished run says of itself: the JSON of `train`, and the model card."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
 
-from ppdgrow.checkpoint.events import Event
+from ppdgrow.checkpoint import RunFolder, manifest_digest, read_config, read_state
+from ppdgrow.checkpoint.events import Event, read_events
+from ppdgrow.checkpoint.lineage import growth_entries
 from ppdgrow.config.architecture import Architecture
 from ppdgrow.config.state import TrainerState
 from ppdgrow.console.page import plain
 from ppdgrow.nn.cost import count_parameters, flops_per_token, half_steps
+
+
+def train_document(run: RunFolder, folder: Path) -> dict[str, Any]:
+    """The JSON of `train`, read from a finished run: a rerun prints the same document again."""
+    state = read_state(folder)
+    return {
+        "schema": 1,
+        "run": run.path.as_posix(),
+        "checkpoint": folder.as_posix(),
+        "checkpoint_sha256": manifest_digest(folder),
+        "step": state.step,
+        "parameters": count_parameters(read_config(folder)),
+        "train_loss": state.train_loss,
+        "validation": None if state.validation is None else state.validation.model_dump(),
+        "seconds": state.ledger.seconds,
+        "flops": state.ledger.flops,
+        "tokens": state.ledger.tokens,
+        "trials": state.ledger.trials.model_dump(),
+        "growth": growth_entries(read_events(run.growth_path)),
+    }
 
 
 def model_card(
