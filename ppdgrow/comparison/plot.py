@@ -41,7 +41,8 @@ def draw_comparison(comparison: Comparison, file_format: str) -> bytes:
 
     with new_figure(16, 7.5) as figure:
         grid = figure.add_gridspec(2, len(AXES) + 1)
-        rows = np.atleast_2d(grid[:, :-1].subgridspec(2, len(AXES)).subplots(sharex="col"))
+        top = [figure.add_subplot(grid[0, column]) for column in range(len(AXES))]
+        rows = [top, [figure.add_subplot(grid[1, column], sharex=axes) for column, axes in enumerate(top)]]
         _front(figure.add_subplot(grid[:, -1]), comparison)
         for axis, losses, differences in zip(AXES, *rows, strict=True):
             _losses(losses, comparison, axis)
