@@ -74,7 +74,7 @@ def propose_after_comparison(narrator: Narrator, comparison: Comparison, request
     controls = [command for command in map(control_command, lacking) if command is not None]
     if controls:
         beside = [command[-1] for command in controls]
-        paths = [*map(word, request.paths[:1]), *beside, *map(word, request.paths[1:])]
+        paths = dict.fromkeys([*map(word, request.paths[:1]), *beside, *map(word, request.paths[1:])])
         return narrator.propose("next, train the ungrown control", *controls, ("compare", *paths))
     if request.report:
         last = comparison.runs[-1].history

@@ -15,24 +15,21 @@ from ppdgrow.statistics import Estimate, estimate
 
 Pays = Literal["yes", "no", "not judged"]
 
-# The steps of a control of equal FLOPs are a whole number: costs this near to each other are one.
-SAME_COST = 0.01
-
-
 @dataclass(frozen=True)
 class Front:
     """The lower convex hull of final losses (nats) over the logarithm of training FLOPs, as far as it falls.
 
     It says what a budget buys without growing: between two runs by interpolation, and beyond the best of them that
     one's loss, since a budget need not be spent. `points` are (FLOPs, loss), the loss falling; `largest` is the
-    largest budget that was tried.
+    largest budget that was tried, and `step` what a step costs: budgets that differ by less are one.
     """
 
     points: tuple[tuple[float, float], ...]
     largest: float
+    step: float = 0.0
 
     @classmethod
-    def of(cls, runs: Iterable[tuple[float, float]]) -> Front:
+    def of(cls, runs: Iterable[tuple[float, float]], step: float = 0.0) -> Front:
         """The front of these (FLOPs, loss), of which there is at least one."""
         best: dict[float, float] = {}
         for flops, loss in runs:
@@ -43,7 +40,7 @@ class Front:
                 hull.pop()
             hull.append(point)
         lowest = min(range(len(hull)), key=lambda index: hull[index][1])
-        return cls(tuple(hull[: lowest + 1]), max(best))
+        return cls(tuple(hull[: lowest + 1]), max(best), step)
 
     @property
     def smallest(self) -> float:
@@ -51,7 +48,7 @@ class Front:
 
     def loss_at(self, flops: float) -> float | None:
         """The loss that so many FLOPs buy; None outside the budgets that were tried."""
-        if not self.smallest * (1 - SAME_COST) <= flops <= self.largest * (1 + SAME_COST):
+        if not self.smallest - self.step <= flops <= self.largest + self.step:
             return None
         costs, losses = zip(*self.points, strict=True)
         return float(np.interp(math.log(flops), np.log(costs), losses))
@@ -153,5 +150,6 @@ def _fronts(grown: Sequence[RunHistory], ungrown: Sequence[RunHistory]) -> list[
         if len(grown) == 1 and not any(is_control(one, history) for one in rivals):
             rivals = list(ungrown)
         if any(is_control(one, history) for one in rivals):
-            found.append((history, Front.of((total_flops(one), one.final.validation.loss) for one in rivals)))
+            points = [(total_flops(one), one.final.validation.loss) for one in rivals]
+            found.append((history, Front.of(points, max(total_flops(one) / one.final.step for one in rivals))))
     return found

@@ -48,6 +48,7 @@ def draw_comparison(comparison: Comparison, file_format: str) -> bytes:
             _losses(losses, comparison, axis)
             _differences(differences, comparison, axis)
             differences.set_xlabel(AXIS_TEXT[axis].label)
+            differences.set_xlim(left=0)
             if axis == "flops":
                 differences.xaxis.set_major_formatter(EngFormatter())
         unit = loss_unit(comparison.baseline.first.history)
@@ -80,14 +81,14 @@ def _differences(axes: Axes, comparison: Comparison, axis: Axis) -> None:
 def _front(axes: Axes, comparison: Comparison) -> None:
     """Final loss over all training FLOPs: a point for each run, grown ones joined to where they grew; the front."""
 
-    ends: list[float] = []
+    from matplotlib.ticker import EngFormatter, LogLocator, NullFormatter
+
     for place, arm in enumerate(comparison.arms):
         for run in arm.runs:
             cost, loss = total_flops(run.history), run.validation.loss
             starts = _starts(run)
             axes.plot([*(at for at, _ in starts), cost], [*(at for _, at in starts), loss], ":", color=_colour(place))
-            axes.plot([cost], [loss], "o" if not starts else "D", markersize=5, color=_colour(place))
-            ends.append(loss)
+            axes.plot([cost], [loss], "D" if starts else "o", markersize=5, color=_colour(place))
     ungrown = [arm for arm in comparison.arms if all(is_ungrown(history) for history in arm.histories)]
     points = [
         (fmean(map(total_flops, arm.histories)), fmean(run.validation.loss for run in arm.runs)) for arm in ungrown
@@ -95,9 +96,14 @@ def _front(axes: Axes, comparison: Comparison) -> None:
     if len(points) > 1:
         front = Front.of(points)
         axes.plot(*zip(*front.points, strict=True), color=INK, linewidth=1.0, zorder=0)
-    _frame(axes, ends)
+    _frame(axes, [])
     axes.set_xscale("log")
-    axes.set_xlabel("training FLOPs in all (logarithmic)")
+    axes.margins(x=0.1)
+    axes.autoscale(axis="x")
+    axes.xaxis.set_major_locator(LogLocator(subs=(1, 1.5, 2, 3, 5, 7)))
+    axes.xaxis.set_major_formatter(EngFormatter())
+    axes.xaxis.set_minor_formatter(NullFormatter())
+    axes.set_xlabel("training FLOPs in all, logarithmic")
     axes.set_ylabel(f"final {LOSS}")
 
 
@@ -153,7 +159,6 @@ def _frame(axes: Axes, values: Sequence[float]) -> None:
     """The grid, and limits between which these values fit."""
     axes.grid(color="#DDDDDD", linewidth=0.6)
     axes.set_axisbelow(True)
-    axes.set_xlim(left=0)
     axes.spines[["top", "right"]].set_visible(False)
     if values and max(values) > min(values):
         margin = 0.06 * (max(values) - min(values))

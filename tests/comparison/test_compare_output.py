@@ -147,7 +147,7 @@ def test_panels_of_a_column_have_one_range_and_means_end_where_their_seeds_do(
             write_run(tmp_path / arm / f"seed-{seed}", losses, seed=seed, seconds=pace * (1 + 0.2 * seed))
     found = compare_runs([tmp_path / "base", tmp_path / "other"])
     panels = drawn(found, monkeypatch).axes
-    for upper, lower, axis in zip(panels[:3], panels[3:], ("steps", "flops", "seconds"), strict=True):
+    for upper, lower, axis in zip(panels[:3], panels[3:6], ("steps", "flops", "seconds"), strict=True):
         assert upper.get_xlim() == lower.get_xlim()
         for line, compared in zip(upper.lines, found.arms, strict=True):
             ends = [
@@ -158,6 +158,21 @@ def test_panels_of_a_column_have_one_range_and_means_end_where_their_seeds_do(
             assert line.get_ydata()[-1] == pytest.approx(fmean(run.validation.loss for run in compared.runs))
     fastest = min(run.history.state.ledger.seconds for run in found.arms[0].runs)
     assert panels[5].lines[-1].get_xdata()[-1] > fastest, "differences too"
+
+
+def test_the_panel_of_the_front_has_a_point_per_run_and_joins_a_grown_one_to_its_start(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    paths = [write_run(tmp_path / "deep", {20: 4.2, 40: 4.0}, flops=20.0)]
+    paths.append(write_run(tmp_path / "shallow", {20: 4.3, 40: 4.1}, flops=10.0))
+    paths.append(write_run(tmp_path / "grown", {20: 4.3, 40: 3.9}, flops=15.0, events=[growth(20, 4.3, 4.3)]))
+    panel = drawn(compare_runs(paths), monkeypatch).axes[6]
+    assert panel.get_xscale() == "log"
+    lines = [list(zip(line.get_xdata(), line.get_ydata(), strict=True)) for line in panel.lines]
+    points = [line for line in lines if len(line) == 1]
+    assert all([point] in points for point in ((800.0, 4.0), (400.0, 4.1), (600.0, 3.9)))
+    assert [(300.0, 4.3), (600.0, 3.9)] in lines, "from where it grew"
+    assert [(400.0, 4.1), (800.0, 4.0)] in lines, "the front"
 
 
 def test_no_two_arms_share_a_colour_or_a_stroke() -> None:
