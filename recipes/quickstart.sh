@@ -1,7 +1,7 @@
 #!/bin/sh
 # The whole story on text that is already on this machine (the sources of Python's standard library):
 # train 6 layers, grow them to 12 with the loss unchanged to the last bit, train on, and compare with 12 layers
-# trained from scratch for as many steps.
+# trained from scratch for as many steps, and with the 6 layers, trained on for as many FLOPs without growing.
 #
 # Run:   sh recipes/quickstart.sh            (any folder; needs Python 3.11 or newer, makes .venv in the project)
 # Takes: 2 minutes on 2 cores of an Intel Xeon, after installation; more where the cores are busy
@@ -28,6 +28,13 @@ ppdgrow train --layers 6 $RECIPE --steps "$STEPS" --no-decay --out "$OUT/shallow
 ppdgrow grow "$OUT/shallow" --pair attention --pairs 3 --out "$OUT/grown"
 ppdgrow probe "$OUT/grown"
 ppdgrow train "$OUT/grown" --steps "$STEPS" --out "$OUT/grown-trained"
+
+# The control: the shallow model, trained on by as many steps as cost what the grown ones did.
+flops() {
+    ppdgrow train "$@" --steps "$STEPS" --dry-run --json | python -c 'import json, sys; print(json.load(sys.stdin)["flops"])'
+}
+control="$((STEPS * $(flops "$OUT/grown") / $(flops "$OUT/shallow")))"
+ppdgrow train "$OUT/shallow" --steps "$control" --out "$OUT/control"
 echo "waiting for the baseline, 12 layers from scratch" >&2
 wait "$baseline"
-ppdgrow compare "$OUT/baseline" "$OUT/grown-trained"
+ppdgrow compare "$OUT/baseline" "$OUT/control" "$OUT/grown-trained"

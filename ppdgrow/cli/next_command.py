@@ -9,11 +9,11 @@ from ppdgrow.checkpoint import RunFolder, read_config, read_state
 from ppdgrow.checkpoint.events import TrainEvent
 from ppdgrow.checkpoint.lineage import by_hand, lineage_up_to
 from ppdgrow.comparison.compare import Comparison
-from ppdgrow.comparison.control import Words, control_command, name_of, of_one_run, word
-from ppdgrow.comparison.history import RunHistory, read_history
+from ppdgrow.comparison.history import RunHistory
 from ppdgrow.config.requests import CompareRequest, GrowRequest, ProbeRequest, TrainRequest
 from ppdgrow.console import Narrator
 from ppdgrow.training.context import resolved_recipe
+from ppdgrow.training.control import Words, control_command, name_of, of_one_run, word
 
 
 def propose_after(
@@ -30,7 +30,8 @@ def propose_after(
     architecture, state, recipe = read_config(folder), read_state(folder), resolved_recipe(run).recipe
     name = name_of(run, folder)
     train = ("train", name, "--steps", str(recipe.train.steps), *flags)
-    changes = by_hand(lineage_up_to(run.growth_path, state.step))
+    lineage = lineage_up_to(run.growth_path, state.step)
+    changes = by_hand(lineage)
     trained = bool(changes) and isinstance(changes[-1], TrainEvent)
     if state.lr_factor != 1.0 and not (trained and architecture.newest_ids):
         narrator.say(
@@ -48,7 +49,7 @@ def propose_after(
     control: Words = ("train", "--recipe", word(run.recipe_path), "--layers", str(architecture.num_layers))
     control += ("--steps", str(state.step), *of_one_run(recipe), *flags, "--out", baseline)
     why = f"next, hold it against {architecture.num_layers} layers trained from the start for as many steps"
-    ungrown = control_command(read_history(folder)) if architecture.newest_ids else None
+    ungrown = control_command(run, state, lineage, recipe)
     if ungrown is None:
         return narrator.propose(why, control, ("compare", baseline, name))
     why += ", and against the shallow model trained on for as many FLOPs (its ungrown control)"
@@ -71,7 +72,7 @@ def propose_after_comparison(narrator: Narrator, comparison: Comparison, request
         if history.state.lr_factor == 1.0:
             return narrator.propose(f"next, train {history.name} on, to a decayed learning rate", _train(history))
     lacking = [run.history for arm in comparison.grown if arm.pay_off and arm.pay_off.needs_control for run in arm.runs]
-    controls = [command for command in map(control_command, lacking) if command is not None]
+    controls = [command for history in lacking if (command := history.control()) is not None]
     if controls:
         beside = [command[-1] for command in controls]
         paths = dict.fromkeys([*map(word, request.paths[:1]), *beside, *map(word, request.paths[1:])])

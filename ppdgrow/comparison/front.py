@@ -15,6 +15,7 @@ from ppdgrow.statistics import Estimate, estimate
 
 Pays = Literal["yes", "no", "not judged"]
 
+
 @dataclass(frozen=True)
 class Front:
     """The lower convex hull of final losses (nats) over the logarithm of training FLOPs, as far as it falls.

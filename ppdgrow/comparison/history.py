@@ -42,6 +42,7 @@ from ppdgrow.config.load import Layer, read_run_recipe, resolve
 from ppdgrow.config.schema import Recipe
 from ppdgrow.config.state import TrainerState, Validation
 from ppdgrow.errors import ConfigError, InvalidInputError
+from ppdgrow.training.control import Words, control_command
 
 FloatArray = npt.NDArray[np.float64]
 IntArray = npt.NDArray[np.int64]
@@ -167,6 +168,10 @@ class RunHistory:
         trials = (event for event in self.events if isinstance(event, TrialEvent) and event.decided <= step)
         spent = [event for event in trials if not event.is_kept]
         return sum(event.cost.flops if axis == "flops" else event.timing.seconds for event in spent)
+
+    def control(self) -> Words | None:
+        """The command that trains the ungrown control of a grown run."""
+        return control_command(self.run, self.state, self.events, self.recipe)
 
     @property
     def trials_kept(self) -> int:

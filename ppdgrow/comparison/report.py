@@ -12,7 +12,6 @@ from statistics import fmean
 
 from ppdgrow.comparison.columns import Layout, arm_rows, columns
 from ppdgrow.comparison.compare import HTML, Comparison
-from ppdgrow.comparison.control import control_command
 from ppdgrow.comparison.criteria import ONE_SEED, loss_unit
 from ppdgrow.comparison.history import join_seeds
 from ppdgrow.comparison.insertion_columns import insertion_rows
@@ -127,7 +126,7 @@ def _pays(comparison: Comparison) -> Iterator[Block]:
         "front takes for its loss, over its own; a dash where its loss is below or above that of every ungrown run."
     )
     needed = [run.history for arm in comparison.grown if arm.pay_off and arm.pay_off.needs_control for run in arm.runs]
-    commands = [shlex.join(("ppdgrow", *command)) for command in map(control_command, needed) if command is not None]
+    commands = [shlex.join(("ppdgrow", *words)) for history in needed if (words := history.control()) is not None]
     if commands:
         yield Lines("Commands that train the missing ungrown controls", tuple(commands))
 

@@ -19,6 +19,7 @@ from ppdgrow.growth.timeline import ledger_line
 from ppdgrow.provenance import provenance
 from ppdgrow.training.acceptance import CAUTION, RULES
 from ppdgrow.training.context import RunContext
+from ppdgrow.training.control import control_command
 from ppdgrow.training.finished_run import model_card, train_document
 from ppdgrow.training.output_folder import is_occupied
 from ppdgrow.training.preparation import Job, Prepared, check_length, plan_run, prepare
@@ -151,4 +152,6 @@ def _print_result(job: Job, narrator: Narrator) -> None:
 def _write_card(job: Job) -> None:
     run, folder = job.run, job.run.checkpoint_path(job.last)
     lineage, recipe = read_events(run.growth_path), run.recipe_path.read_text(encoding="utf-8")
-    write_file(run.card_path, model_card(run.path.name, read_config(folder), read_state(folder), lineage, recipe))
+    architecture, state = read_config(folder), read_state(folder)
+    control = control_command(run, state, lineage, job.recipe)
+    write_file(run.card_path, model_card(run.path.name, architecture, state, lineage, recipe, control))

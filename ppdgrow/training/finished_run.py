@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -13,6 +14,7 @@ from ppdgrow.config.architecture import Architecture
 from ppdgrow.config.state import TrainerState
 from ppdgrow.console.page import plain
 from ppdgrow.nn.cost import count_parameters, flops_per_token, half_steps
+from ppdgrow.training.control import Words
 
 
 def train_document(run: RunFolder, folder: Path) -> dict[str, Any]:
@@ -36,9 +38,14 @@ def train_document(run: RunFolder, folder: Path) -> dict[str, Any]:
 
 
 def model_card(
-    name: str, architecture: Architecture, state: TrainerState, lineage: Sequence[Event], recipe: str
+    name: str,
+    architecture: Architecture,
+    state: TrainerState,
+    lineage: Sequence[Event],
+    recipe: str,
+    control: Words | None = None,
 ) -> str:
-    """Markdown for `RUN/README.md`, the recipe embedded."""
+    """Markdown for `RUN/README.md`, the recipe and the command of the ungrown control embedded."""
     figures = state.validation
     lines = [
         f"# {name}",
@@ -69,5 +76,8 @@ def model_card(
         ]
     lines += ["", "## Lineage", ""]
     lines += [f"- {text}" for event in lineage if (text := event.line()) is not None] or ["- trained from scratch"]
+    if control is not None:
+        text = "Whether growing paid is known beside the shallow model, trained for as many FLOPs without growing:"
+        lines += ["", "## Ungrown control", "", text, "", f"    {shlex.join(('ppdgrow', *control))}"]
     lines += ["", "## Recipe", "", "```yaml", recipe.rstrip("\n"), "```", ""]
     return "\n".join(lines)

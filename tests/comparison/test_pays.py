@@ -26,7 +26,7 @@ def baseline(folder: Path, **changes: Any) -> Path:
 def grown(folder: Path, loss: float = 1.95, name: str = "grown", **changes: Any) -> Path:
     """2 layers for 50 steps, then 4 for 50."""
     per_token = round(SHALLOW / 3 / TOKENS_PER_STEP)
-    event = growth(50, 2.8, 2.8, flops_per_token_before=per_token) | {"parent": None}
+    event = growth(50, 2.8, 2.8, flops_per_token_before=per_token, parent=None)
     losses = {50: 2.8, 100: loss}
     return write_run(folder / name, losses, layers=4, flops=1.5e9, seconds=0.7, events=[event], **changes)
 

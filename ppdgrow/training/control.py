@@ -1,36 +1,42 @@
-"""The command that trains the ungrown control of a grown run: the shallow model, for as many FLOPs."""
+"""The ungrown control of a grown run: the command that trains its shallow model for as many FLOPs."""
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from pathlib import Path
 
 from ppdgrow.checkpoint import RunFolder, read_state
-from ppdgrow.comparison.front import total_flops
-from ppdgrow.comparison.history import RunHistory
+from ppdgrow.checkpoint.events import Event
+from ppdgrow.checkpoint.lineage import insertions
 from ppdgrow.config.schema import Recipe
+from ppdgrow.config.state import TrainerState
 from ppdgrow.errors import PPDGrowError
 from ppdgrow.nn.cost import BACKWARD_FACTOR
 
 Words = tuple[str, ...]
 
 
-def control_command(history: RunHistory) -> Words | None:
-    """The words of the command, without the program's name; None where the lineage says too little.
+def control_command(
+    run: RunFolder, state: TrainerState, lineage: Iterable[Event], recipe: Recipe | None
+) -> Words | None:
+    """Its words, without the program's name; None for a run that was not grown and trained, or does not say enough.
 
     It goes on from the checkpoint that was grown, where that is still there and its learning rate at the peak; else it
     trains the shallow model from the start.
     """
-    first, recipe = history.insertions[0], history.recipe
-    if recipe is None or first.layers_before is None or not first.flops_per_token_before or not history.step:
+    first = next(iter(insertions(lineage)), None)
+    if first is None or recipe is None or first.layers_before is None or not first.flops_per_token_before:
         return None
-    tokens_per_step = history.state.ledger.tokens / history.step
-    steps = round(total_flops(history) / (BACKWARD_FACTOR * first.flops_per_token_before * tokens_per_step))
-    place = history.run.path if history.run.path.name not in ("", "..") else history.run.path.resolve()
+    if state.step <= first.step:
+        return None
+    flops = state.ledger.flops + state.ledger.trials.flops
+    steps = round(flops / (BACKWARD_FACTOR * first.flops_per_token_before * state.ledger.tokens / state.step))
+    place = run.path if run.path.name not in ("", "..") else run.path.resolve()
     out = ("--out", word(place.with_name(f"{place.name}-control")))
     if first.trial is None and first.parent is not None and _at_the_peak(Path(first.parent)):
         parent = Path(first.parent)
         return ("train", name_of(RunFolder(parent.parent.parent), parent), "--steps", str(steps - first.step), *out)
-    shallow = ("train", "--recipe", word(history.run.recipe_path), "--layers", str(first.layers_before))
+    shallow = ("train", "--recipe", word(run.recipe_path), "--layers", str(first.layers_before))
     return (*shallow, "--steps", str(steps), *of_one_run(recipe), *out)
 
 
