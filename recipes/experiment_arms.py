@@ -153,7 +153,8 @@ def _in_run(
 
 BUDGETS: tuple[Budget, ...] = ("small", "medium", "large")
 RATES: Mapping[int, tuple[float, ...]] = {
-    **dict.fromkeys((2, 3), (4e-3, 6e-3, 8e-3, 12e-3)),
+    2: (4e-3, 6e-3, 8e-3, 12e-3, 16e-3, 24e-3),
+    3: (4e-3, 6e-3, 8e-3, 12e-3),
     4: (4e-3, 6e-3, 8e-3),
     **dict.fromkeys((6, 8, 12), (3e-3, 4e-3, 6e-3)),
 }
@@ -208,7 +209,11 @@ SETS = {
         seeds=(100,),
     ),
     "grown-rates": ArmSet(
-        (_scratch(3, "small"), *(_in_run(*BEST, "small", lr=lr) for lr in (4e-3, 6e-3, 8e-3, 12e-3))),
+        (
+            _scratch(2, "small"),
+            *(_in_run(*BEST, "small", lr=lr) for lr in (4e-3, 6e-3, 8e-3, 12e-3, 16e-3)),
+            *(_in_run(*BEST, "small", "zero", lr=lr) for lr in (8e-3, 12e-3, 16e-3)),
+        ),
         seeds=(100,),
         beside="front-rates",
     ),
