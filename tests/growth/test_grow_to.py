@@ -1,0 +1,112 @@
+"""A growth within a run in one line: `train --grow-to --grow-at`, and shares of the steps in a recipe."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from command_line import TINY, Command
+
+from ppdgrow.checkpoint import RunFolder, read_checkpoint, read_config
+from ppdgrow.checkpoint.events import GrowEvent, read_events
+from ppdgrow.config.growth import GrowthConfig
+from ppdgrow.config.load import Layer, read_yaml, resolve
+from ppdgrow.errors import ConfigError
+
+
+def weights(run: str) -> dict[str, bytes]:
+    newest = RunFolder(Path(run)).newest_valid()
+    assert newest is not None
+    return {name: tensor.numpy().tobytes() for name, tensor in read_checkpoint(newest).tensors.items()}
+
+
+def growths(run: str) -> list[GrowEvent]:
+    return [event for event in read_events(Path(run) / "growth.jsonl") if isinstance(event, GrowEvent)]
+
+
+def test_it_is_one_entry_of_growth_that_is_kept_unjudged(ppdgrow: Command) -> None:
+    ppdgrow("train --layers 2 --steps 12 --grow-to 6 --grow-at 50% --pair attention,ffn --out line", *TINY)
+    entry = "{at: 6, pair: [attention, ffn], pairs: 2, trial: {steps: 1, rule: always}}"
+    ppdgrow("train --layers 2 --steps 12 --out entry", *TINY, "-o", f"growth=[{entry}]")
+    assert weights("line") == weights("entry")
+    recorded = resolve([Layer("run", read_yaml(Path("line/recipe.yaml")))]).recipe.growth
+    assert recorded == resolve([Layer("run", read_yaml(Path("entry/recipe.yaml")))]).recipe.growth
+    (event,) = growths("line")
+    assert [event.step, event.layers_before, event.layers_after, event.bit_exact] == [6, 2, 6, True]
+    ppdgrow("train --layers 2 --steps 12 --grow-to 6 --grow-at 7 --pair attention,ffn --out later", *TINY)
+    assert weights("line") != weights("later"), "control: another step is another model"
+
+
+@pytest.mark.parametrize("method", ["zero", "copy", "fresh"])
+def test_the_rivals_grow_as_far(ppdgrow: Command, method: str) -> None:
+    ppdgrow(f"train --layers 2 --steps 8 --grow-to 4 --method {method} --out run", *TINY)
+    (event,) = growths("run")
+    assert [event.step, event.method] == [4, method], "without --grow-at at half of the steps"
+    newest = RunFolder(Path("run")).newest_valid()
+    assert newest is not None
+    assert read_config(newest).num_layers == 4
+
+
+def test_from_a_checkpoint_the_share_is_of_the_further_steps(ppdgrow: Command, shallow: Path) -> None:
+    ppdgrow(f"train {shallow} --steps 8 --grow-to 4 --grow-at 25% --out run")
+    (event,) = growths("run")
+    assert [event.step, event.layers_before] == [12, 2]
+
+
+def test_the_same_command_goes_on_and_another_length_is_another_run(ppdgrow: Command) -> None:
+    line = "train --layers 2 --grow-to 4 --grow-at 50% --out run --steps"
+    ppdgrow(f"{line} 12", *TINY)
+    before = weights("run")
+    assert "already finished" in ppdgrow(f"{line} 12", *TINY).stderr
+    told = ppdgrow(f"{line} 20", *TINY, code=2).stderr
+    assert "growth[0].at: 6 -> 10" in told
+    assert weights("run") == before
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        (
+            "--layers 2 --grow-to 5",
+            "--grow-to is 5, but the model has 2 layers and a growth adds two at a time: give 4",
+        ),
+        ("--layers 4 --grow-to 4", "but the model has 4 layers and a growth adds two at a time: give 6, 8"),
+        ("--layers 2 --grow-at 50%", "found --grow-at without --grow-to LAYERS"),
+        ("--layers 2 --pair ffn", "found --pair without --grow-to LAYERS"),
+        ("--layers 2 --grow-to 4 --grow-at 100%", "--grow-at: found '100%', expected a step above 0, a share"),
+        ("--layers 2 --grow-to 4 --grow-at 0", "--grow-at: found 0, expected a step above 0"),
+        ("--layers 2 --grow-to 4 --grow-at half", "--grow-at: found 'half', expected a step above 0"),
+        ("--layers 2 --grow-to 4 --pair atention", "found 'atention', expected one of ffn"),
+        ("--layers 2 --grow-to 4 --grow-at 9", "growth[0] needs 1 steps for its trial"),
+    ],
+)
+def test_what_does_not_fit_is_refused(ppdgrow: Command, options: str, message: str) -> None:
+    assert message in ppdgrow(f"train --steps 8 --out run {options}", *TINY, code=2).stderr
+    assert not Path("run").exists()
+
+
+@pytest.mark.parametrize(("at", "step"), [("50%", 150), ("33.3%", 133), ("0.1%", 101), ("99%", 199)])
+def test_a_share_is_of_the_steps_of_the_run(at: str, step: int) -> None:
+    assert GrowthConfig(at=at).in_run(first=100, steps=100).step == step
+    assert GrowthConfig(at=at).step is None
+
+
+def test_what_is_no_share_stays() -> None:
+    for at in (7, "plateau"):
+        assert GrowthConfig(at=at).in_run(first=100, steps=100).at == at
+
+
+def test_growths_at_shares_must_leave_room_for_each_trial(ppdgrow: Command) -> None:
+    entries = "growth=[{at: 50%, trial: {steps: 4}}, {at: 60%, trial: {steps: 2}}]"
+    told = ppdgrow("train --layers 2 --steps 20 --out run", *TINY, "-o", entries, code=2).stderr
+    assert "growth[1].at is 12, but the trial of growth[0] lasts until step 14" in told
+    ppdgrow("train --layers 2 --steps 40 --out run", *TINY, "-o", entries)
+    assert [event.step for event in growths("run")] == [20, 24], "control: in a longer run there is room"
+
+
+@pytest.mark.parametrize("at", ["-5%", "5 %", "%", "1e1%", "plateu", 0, -3])
+def test_a_bad_place_in_a_recipe_is_refused(at: object) -> None:
+    with pytest.raises(
+        ConfigError, match=r"expected a step above 0, a share of the run's steps such as 50%, or plateau"
+    ):
+        resolve([Layer("recipe", {"growth": [{"at": at}]})])
