@@ -1,7 +1,8 @@
 #!/bin/sh
 # The growths of progressive.yaml as a loop of single commands, each with its own log and its own folder: train, grow,
 # train the trial and its twin, compare --accept, go on from what is kept. The decisions, and the weights, are those
-# of the one command `ppdgrow train --recipe recipes/progressive.yaml`.
+# of the one command `ppdgrow train --recipe recipes/progressive.yaml`. The last train prints the command of the ungrown
+# control, which tells whether growing paid.
 #
 # Run:   sh recipes/progressive.sh           (PPDGROW_DATA=FOLDER with wikitext-2/, else a download)
 # Takes: as long as the one command, and a little for reading and writing

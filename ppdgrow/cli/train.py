@@ -17,6 +17,7 @@ NAME = "train"
 EXAMPLE = """
   ppdgrow train --layers 6 --data wikitext2 --steps 1000 --no-decay --out runs/shallow
   ppdgrow train runs/grown --steps 1000 --out runs/grown-trained
+  ppdgrow train --layers 2 --grow-to 6 --grow-at 50% --pair attention --data wikitext2 --out runs/in-one
 """
 
 
