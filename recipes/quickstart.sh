@@ -4,7 +4,7 @@
 # trained from scratch for as many steps, and with the 6 layers, trained on for as many FLOPs without growing.
 #
 # Run:   sh recipes/quickstart.sh            (any folder; needs Python 3.11 or newer, makes .venv in the project)
-# Takes: 2 minutes on 2 cores of an Intel Xeon, after installation; more where the cores are busy
+# Takes: 13 minutes on 2 cores of an AMD EPYC that were busy with other work, after installation
 # Again: finished steps are not run again; a stopped one goes on where it stopped.
 # Set:   STEPS=N per phase (default 300), OUT=folder (default runs/quickstart), PYTHON, PPDGROW_VENV
 set -eu

@@ -32,16 +32,16 @@ class Front:
     @classmethod
     def of(cls, runs: Iterable[tuple[float, float]], step: float = 0.0) -> Front:
         """The front of these (FLOPs, loss), of which there is at least one."""
-        best: dict[float, float] = {}
-        for flops, loss in runs:
-            best[flops] = min(loss, best.get(flops, math.inf))
+        points = sorted(set(runs))
         hull: list[tuple[float, float]] = []
-        for point in sorted(best.items()):
-            while len(hull) > 1 and _above(hull[-1], hull[-2], point):
+        for flops, loss in points:
+            if loss > min(other for cost, other in points if cost <= flops + step):
+                continue
+            while len(hull) > 1 and _above(hull[-1], hull[-2], (flops, loss)):
                 hull.pop()
-            hull.append(point)
+            hull.append((flops, loss))
         lowest = min(range(len(hull)), key=lambda index: hull[index][1])
-        return cls(tuple(hull[: lowest + 1]), max(best), step)
+        return cls(tuple(hull[: lowest + 1]), points[-1][0], step)
 
     @property
     def smallest(self) -> float:

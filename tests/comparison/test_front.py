@@ -66,3 +66,14 @@ def test_hulls_are_convex_and_fall() -> None:
         bought = front.loss_at(flops)
         assert bought is not None
         assert bought <= loss + 1e-12
+
+
+def test_of_runs_that_cost_the_same_within_a_step_the_best_one_counts() -> None:
+    """Their steps are whole numbers: without that, a worse run that cost a little less would set the loss."""
+    runs = [(1e12 - 2e8, 1.65), (1e12 + 2e8, 1.6), (1e12, 1.7)]
+    front = Front.of(runs, step=1e9)
+    assert front.points == ((1e12 + 2e8, 1.6),)
+    assert front.loss_at(1e12 - 1e8) == 1.6
+    assert front.flops_for(1.64) is None, "a loss above what the smallest budget buys has no price"
+    careless = Front.of(runs)
+    assert careless.loss_at(1e12 - 1e8) == pytest.approx(1.6375, abs=1e-3), "control"
