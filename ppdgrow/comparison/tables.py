@@ -13,6 +13,7 @@ from itertools import takewhile
 from ppdgrow.comparison.columns import Layout, arm_rows, format_gain, interval
 from ppdgrow.comparison.compare import Comparison
 from ppdgrow.comparison.criteria import NO_INSERTION_SPIKE, ONE_SEED, UNGROWN, Criterion
+from ppdgrow.comparison.front import PayOff
 from ppdgrow.comparison.insertion_columns import NOTHING, exact
 from ppdgrow.comparison.measures import ComparedArm
 from ppdgrow.console import format_count, format_flops, format_seconds, table_columns
@@ -20,6 +21,7 @@ from ppdgrow.console.page import Table
 from ppdgrow.console.tables import table_width
 
 SIDE_BY_SIDE = 4
+NAMED = 2  # grown arms of which the verdict's line speaks one by one
 ONE_SEED_EACH = "one seed each: run more seeds before you believe this (see --help)"
 _OUTCOME = {True: "pass", False: "fail", None: "not judged"}
 
@@ -137,11 +139,22 @@ def _worth(comparison: Comparison) -> str:
     more = any(criterion.name != NO_INSERTION_SPIKE for criterion in judged)
     worth = f"by {passed} of {len(judged)} criteria against {comparison.baseline.name}"
     parts = [worth if more else "since nothing that training does was judged"]
-    parts += list(dict.fromkeys(pays_in_words(arm, named=len(comparison.grown) > 1) for arm in comparison.grown))
+    if len(comparison.grown) <= NAMED:
+        parts += [_pays_in_words(arm, named=len(comparison.grown) > 1) for arm in comparison.grown]
+    else:
+        parts.append(_pays_of_many([arm.pay_off for arm in comparison.grown if arm.pay_off is not None]))
     return "; ".join(parts)
 
 
-def pays_in_words(arm: ComparedArm, *, named: bool) -> str:
+def _pays_of_many(found: Sequence[PayOff]) -> str:
+    """Whether growing paid, counted."""
+    paid = sum(one.pays == "yes" for one in found)
+    unknown = [one.doubt for one in found if one.pays == "not judged"]
+    doubts = f", of {len(unknown)} it is not known: {', '.join(dict.fromkeys(unknown))}" if unknown else ""
+    return f"growing paid against ungrown training in {paid} of {len(found)} grown arms{doubts}"
+
+
+def _pays_in_words(arm: ComparedArm, *, named: bool) -> str:
     """Whether growing paid, of an arm that was grown; `named`: there are others beside it."""
     assert arm.pay_off is not None
     of, pay_off = f" of {arm.name}" if named else "", arm.pay_off

@@ -13,6 +13,7 @@ from ppdgrow.comparison.compare import compare_runs
 from ppdgrow.comparison.criteria import PAYS
 from ppdgrow.comparison.plot import draw_comparison
 from ppdgrow.comparison.report import report_page
+from ppdgrow.comparison.tables import verdict_lines
 
 TOKENS_PER_STEP = 8  # as the synthetic runs write them
 SHALLOW = 1e9  # FLOPs of a step
@@ -146,3 +147,25 @@ def test_page_and_picture_show_it(tmp_path: Path) -> None:
     with_control = compare_runs([tmp_path / "baseline", control(tmp_path, 2.05), tmp_path / "grown"])
     assert "ppdgrow train --recipe" not in report_page(with_control, None).markdown().partition("## Every run")[0]
     assert b"training FLOPs in all" in draw_comparison(with_control, "svg")
+
+
+def test_of_many_grown_arms_the_verdict_counts(tmp_path: Path) -> None:
+    def line(*names: str) -> str:
+        return verdict_lines(compare_runs([tmp_path / name for name in ("baseline", "control", *names)]))[0]
+
+    (
+        baseline(tmp_path),
+        control(tmp_path, 2.05),
+        grown(tmp_path),
+        grown(tmp_path, 2.2, "worse"),
+        grown(tmp_path, 1.9, "b"),
+    )
+    flat: dict[str, Any] = {"lr_factor": 1.0, "recipe": {"train.decay": False}}
+    grown(tmp_path, 1.9, "flat", **flat)
+    assert line("grown", "worse").endswith(
+        "growing of grown paid against ungrown training; growing of worse did not pay against ungrown training"
+    )
+    assert line("grown", "worse", "b").endswith("growing paid against ungrown training in 2 of 3 grown arms")
+    assert line("grown", "worse", "flat").endswith(
+        "in 1 of 3 grown arms, of 1 it is not known: the learning rate of flat is not at the end of its decay"
+    )
