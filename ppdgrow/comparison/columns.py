@@ -14,9 +14,10 @@ from statistics import fmean
 from typing import Any, NamedTuple
 
 from ppdgrow.comparison.curves import AXES, Axis, EqualPoint
+from ppdgrow.comparison.figures import NOTHING, exact, format_gain, interval, with_deviation, with_interval
 from ppdgrow.comparison.front import total_flops
 from ppdgrow.comparison.history import Budget, RunHistory, join_seeds
-from ppdgrow.comparison.insertion_columns import NOTHING, exact, insertion_figures, jump_of
+from ppdgrow.comparison.insertion_columns import insertion_figures, jump_of
 from ppdgrow.comparison.insertions import SpikeCounts
 from ppdgrow.comparison.measures import ComparedArm, ComparedRun, several_seeds
 from ppdgrow.console import format_count, format_flops, format_seconds
@@ -296,10 +297,6 @@ def _total_flops(arm: ComparedArm) -> str:
     return format_flops(fmean(total_flops(history) for history in arm.histories))
 
 
-def format_gain(gain: Estimate) -> str:
-    return f"{gain.mean:.2f}{interval(gain.low, gain.high, 2, '')}"
-
-
 def _trials(baseline: ComparedArm, in_all_seeds: str) -> Iterator[Column]:
     """What the trials of progressive runs cost beside the models, held against the baseline's own cost."""
 
@@ -340,22 +337,3 @@ def _old_and_new(spikes: SpikeCounts) -> str:
 
 def _loss_spikes(arm: ComparedArm) -> int:
     return sum(run.loss_spikes for run in arm.runs)
-
-
-# How figures are written.
-
-
-def interval(low: float | None, high: float | None, digits: int, sign: str = "+") -> str:
-    """` [low, high]`, or nothing."""
-    return "" if low is None or high is None else f" [{low:{sign}.{digits}f}, {high:{sign}.{digits}f}]"
-
-
-def with_interval(difference: Estimate, digits: int, unit: str = "") -> str:
-    """The mean of a difference with its sign, and the 95 % interval where there are several values."""
-    return f"{difference.mean:+.{digits}f}{interval(difference.low, difference.high, digits)}{unit}"
-
-
-def with_deviation(found: Estimate, digits: int, unit: str = "") -> str:
-    """The mean, and the standard deviation where there are several values."""
-    deviation = "" if found.deviation is None else f" sd {found.deviation:.{digits}f}"
-    return f"{found.mean:.{digits}f}{deviation}{unit}"

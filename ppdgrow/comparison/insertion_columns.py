@@ -6,18 +6,13 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from functools import partial
 from statistics import fmean
 
+from ppdgrow.comparison.figures import NOTHING, exact
 from ppdgrow.comparison.insertions import UPDATES_AFTER, Insertion
 from ppdgrow.comparison.measures import ComparedArm
 from ppdgrow.console.page import Table
 from ppdgrow.statistics import estimate
 
-NOTHING = "-"
 Figure = Callable[[Sequence[Insertion]], str | None]
-
-
-def exact(jump: float) -> str:
-    """A change of the loss; nothing but zero is written 0."""
-    return "0" if jump == 0 else f"{jump:.3g}"
 
 
 def jump_of(insertions: Sequence[Insertion]) -> float | None:

@@ -10,11 +10,11 @@ import re
 from collections.abc import Mapping, Sequence
 from itertools import takewhile
 
-from ppdgrow.comparison.columns import Layout, arm_rows, format_gain, interval
+from ppdgrow.comparison.columns import Layout, arm_rows
 from ppdgrow.comparison.compare import Comparison
 from ppdgrow.comparison.criteria import NO_INSERTION_SPIKE, ONE_SEED, UNGROWN, Criterion
+from ppdgrow.comparison.figures import NOTHING, exact, format_gain, interval
 from ppdgrow.comparison.front import PayOff
-from ppdgrow.comparison.insertion_columns import NOTHING, exact
 from ppdgrow.comparison.measures import ComparedArm
 from ppdgrow.console import format_count, format_flops, format_seconds, table_columns
 from ppdgrow.console.page import Table
