@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from importlib.util import find_spec
 from pathlib import Path
 
@@ -10,10 +11,11 @@ from ppdgrow.checkpoint.events import TrainEvent
 from ppdgrow.checkpoint.lineage import by_hand, lineage_up_to
 from ppdgrow.comparison.compare import Comparison
 from ppdgrow.comparison.history import RunHistory
+from ppdgrow.comparison.measures import ComparedArm
 from ppdgrow.config.requests import CompareRequest, GrowRequest, ProbeRequest, TrainRequest
 from ppdgrow.console import Narrator
 from ppdgrow.training.context import resolved_recipe
-from ppdgrow.training.control import Words, control_command, name_of, of_one_run, word
+from ppdgrow.training.control import Words, beside, control_command, name_of, of_one_run, word
 
 
 def propose_after(
@@ -44,12 +46,11 @@ def propose_after(
         return narrator.propose("next, grow it", ("grow", name, *flags))
     if state.lr_factor == 1.0:
         return narrator.propose("next, train it on, to a decayed learning rate", train)
-    place = run.path if run.path.name not in ("", "..") else run.path.resolve()
-    baseline = word(place.with_name(f"{place.name}-baseline"))
+    baseline = word(beside(run, "baseline"))
     control: Words = ("train", "--recipe", word(run.recipe_path), "--layers", str(architecture.num_layers))
     control += ("--steps", str(state.step), *of_one_run(recipe), *flags, "--out", baseline)
     why = f"next, hold it against {architecture.num_layers} layers trained from the start for as many steps"
-    ungrown = control_command(run, state, lineage, recipe)
+    ungrown = control_command(run, architecture, state, lineage, recipe)
     if ungrown is None:
         return narrator.propose(why, control, ("compare", baseline, name))
     why += ", and against the shallow model trained on for as many FLOPs (its ungrown control)"
@@ -71,11 +72,11 @@ def propose_after_comparison(narrator: Narrator, comparison: Comparison, request
     for history in known:
         if history.state.lr_factor == 1.0:
             return narrator.propose(f"next, train {history.name} on, to a decayed learning rate", _train(history))
-    lacking = [run.history for arm in comparison.grown if arm.pay_off and arm.pay_off.needs_control for run in arm.runs]
-    controls = [command for history in lacking if (command := history.control()) is not None]
+    controls = [words for arm in comparison.grown for words in _controls(arm, request)]
     if controls:
-        beside = [command[-1] for command in controls]
-        paths = dict.fromkeys([*map(word, request.paths[:1]), *beside, *map(word, request.paths[1:])])
+        arms = [Path(words[-1]) for words in controls]
+        folders = [out.parent if out.parent.name.endswith("-control") else out for out in arms]
+        paths = dict.fromkeys(map(word, (request.paths[0], *folders, *request.paths[1:])))
         return narrator.propose("next, train the ungrown control", *controls, ("compare", *paths))
     if request.report:
         last = comparison.runs[-1].history
@@ -84,6 +85,16 @@ def propose_after_comparison(narrator: Narrator, comparison: Comparison, request
     report = "report.html" if find_spec("matplotlib") else "report.md"
     words = ("compare", *map(word, request.paths), "--report", report)
     return narrator.propose("next, every figure on one page", words)
+
+
+def _controls(arm: ComparedArm, request: CompareRequest) -> Iterator[Words]:
+    """The commands of its missing controls; beside a folder that was given as the arm, where its runs are the seeds."""
+    given = {path.resolve() for path in request.paths}
+    for run, words in arm.missing_controls():
+        folder, name = run.history.run.path.parent, run.history.run.path.name
+        if folder.resolve() in given:
+            words = (*words[:-1], word(folder.with_name(f"{folder.resolve().name}-control") / name))
+        yield words
 
 
 def _train(history: RunHistory) -> Words:

@@ -119,7 +119,9 @@ class Comparison:
         return None if arm.is_baseline else verdict_of(own)
 
     def columns(self, layout: Layout) -> list[Column]:
-        verdicts = {arm.name: self.verdict_on(arm) or "baseline" for arm in self.arms}
+        controls = {arm.name: "control" for arm in self.arms if self.grown and arm.pay_off is None}
+        verdicts = {arm.name: self.verdict_on(arm) or "baseline" for arm in self.arms} | controls
+        verdicts[self.baseline.name] = "baseline"
         found = columns(self.arms, verdicts if self.decision is None else None)
         return [column for column in found if column.layouts & layout]
 

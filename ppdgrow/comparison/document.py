@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -17,7 +18,7 @@ ARM_KEYS = (
     *("name", "runs", "seeds", "paired_seeds", "left_out", "loss", "accuracy", "train_loss", "test_loss"),
     *("test_accuracy", "flops_ratio", "seconds_ratio", "loss_difference", "accuracy_difference"),
     *("cost_to_baseline_loss", "front_loss", "front_difference", "compute_gain", "pays", "pays_doubt"),
-    *("verdict", "curves"),
+    *("controls", "verdict", "curves"),
 )
 RUN_KEYS = (
     *("name", "run", "checkpoint", "checkpoint_sha256", "seeds", "layers", "parameters", "flops_per_token"),
@@ -40,6 +41,7 @@ def arm_documents(arms: Sequence[ComparedArm], verdicts: Mapping[str, str | None
             "seeds": [history.seeds for history in arm.histories],
             "paired_seeds": [run.history.seeds for run in arm.pairs],
             "left_out": arm.left_out,
+            "controls": [shlex.join(("ppdgrow", *words)) for _, words in arm.missing_controls()],
             "verdict": verdicts[arm.name],
             "curves": {axis: curves[axis][place] for axis in AXES},
         }

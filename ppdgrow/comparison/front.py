@@ -4,16 +4,20 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Literal
 
 import numpy as np
 
 from ppdgrow.comparison.curves import cost_of
 from ppdgrow.comparison.history import RunHistory
+from ppdgrow.config.state import Cost
 from ppdgrow.statistics import Estimate, estimate
 
 Pays = Literal["yes", "no", "not judged"]
+
+NEAR = 1.25  # factor within which a control took about as many FLOPs
+ELSE = "against ungrown runs of another seed"
 
 
 @dataclass(frozen=True)
@@ -74,7 +78,7 @@ class PayOff:
 
     `front_loss` (nats) is what its FLOPs buy without growing, `difference` its own loss less that, `compute_gain` the
     FLOPs for its loss without growing over its own: each None where it is not known, and `doubt` then says why.
-    `needs_control`: an ungrown run at its shallow depth, and of its cost, is missing.
+    `needs_control`: an ungrown run at its shallow depth, and of its cost, is missing. `note` is what to know of it.
     """
 
     front_loss: Estimate | None = None
@@ -82,6 +86,7 @@ class PayOff:
     compute_gain: Estimate | None = None
     doubt: str = ""
     needs_control: bool = False
+    note: str = ""
 
     @property
     def pays(self) -> Pays:
@@ -91,17 +96,19 @@ class PayOff:
         worst = self.difference.mean if self.difference.high is None else self.difference.high
         return "yes" if worst < 0 else "no"
 
+    def doubted(self, doubt: str) -> PayOff:
+        return replace(self, doubt=doubt, needs_control=True)
+
 
 def is_ungrown(history: RunHistory) -> bool:
-    """Whether a run shows what its FLOPs buy without growing: never changed, and at the end of its decay."""
-    return not history.surgery and history.decayed and history.cut_short is None
+    """Whether a run shows what its FLOPs buy without growing: never changed, nothing tried, its rate decayed."""
+    untouched = not history.surgery and history.state.ledger.trials == Cost()
+    return untouched and history.decayed and history.cut_short is None
 
 
 def is_control(history: RunHistory, grown: RunHistory) -> bool:
-    """Whether an ungrown run has the depth that a grown one started from, and is otherwise of its make."""
-    own, other = history.architecture, grown.architecture
-    alike = (own.family, own.stream, own.width) == (other.family, other.stream, other.width)
-    return alike and own.num_layers == grown.insertions[0].layers_before
+    """Whether an ungrown run has the depth that a grown one started from."""
+    return history.architecture.num_layers == grown.insertions[0].layers_before
 
 
 def total_flops(history: RunHistory) -> float:
@@ -110,47 +117,67 @@ def total_flops(history: RunHistory) -> float:
 
 
 def pay_off(grown: Sequence[RunHistory], others: Iterable[RunHistory]) -> PayOff:
-    """The runs of a grown arm against the ungrown ones among others."""
+    """The runs of a grown arm against the ungrown ones among others that differ from them in depth alone."""
     unready = [history.name for history in grown if history.untrained or history.cut_short or not history.decayed]
     if unready:
-        return PayOff(doubt=f"the learning rate of {', '.join(unready)} is not at the end of its decay")
-    ungrown = [history for history in others if is_ungrown(history)]
+        return PayOff(doubt=f"the learning rate of {', '.join(unready)} is not decayed at the end")
+    ungrown = [history for history in others if is_ungrown(history) and _make(history) == _make(grown[0])]
     if not any(is_control(history, one) for history in ungrown for one in grown):
-        return PayOff(doubt="there is no ungrown control", needs_control=True)
-    fronts = _fronts(grown, ungrown)
-    if not fronts:
-        return PayOff(doubt="no ungrown control has a seed in common", needs_control=True)
-    costs = [total_flops(history) for history, _ in fronts]
-    losses = [history.final.validation.loss for history, _ in fronts]
-    bought = [front.loss_at(cost) for cost, (_, front) in zip(costs, fronts, strict=True)]
-    needed = [front.flops_for(loss) for loss, (_, front) in zip(losses, fronts, strict=True)]
-    doubt = ""
-    if None in bought:
-        outside = bought.index(None)
-        than = "more" if costs[outside] > fronts[outside][1].largest else "fewer"
-        doubt = f"it took {than} FLOPs than every ungrown run"
-    return PayOff(
+        return PayOff().doubted("there is no ungrown control")
+    held = {index: rivals for index, one in enumerate(grown) if (rivals := _rivals(one, grown, ungrown))}
+    if not held:
+        return PayOff().doubted("no ungrown control has a seed in common")
+    fronts = [_front(rivals) for rivals in held.values()]
+    runs = [grown[index] for index in held]
+    costs, losses = [total_flops(one) for one in runs], [one.final.validation.loss for one in runs]
+    bought = [_bought(*one) for one in zip(fronts, costs, losses, strict=True)]
+    needed = [front.flops_for(loss) for front, loss in zip(fronts, losses, strict=True)]
+    gains = [None if flops is None else flops / cost for flops, cost in zip(needed, costs, strict=True)]
+    found = PayOff(
         front_loss=estimate(bought),
         difference=estimate([None if at is None else loss - at for loss, at in zip(losses, bought, strict=True)]),
-        compute_gain=estimate(
-            [None if flops is None else flops / cost for flops, cost in zip(needed, costs, strict=True)], ratio=True
-        ),
-        doubt=doubt,
-        needs_control=bool(doubt),
+        compute_gain=estimate(gains, ratio=True),
+        note="" if all(map(_same_seed, runs, held.values())) else ELSE,
     )
-
-
-def _fronts(grown: Sequence[RunHistory], ungrown: Sequence[RunHistory]) -> list[tuple[RunHistory, Front]]:
-    """The grown runs that have a control of their seed, each with the front of the ungrown runs of that seed.
-
-    A single run whose seed no control has is held against the ungrown runs of all seeds.
-    """
-    found = []
-    for history in grown:
-        rivals = [one for one in ungrown if one.seeds == history.seeds]
-        if len(grown) == 1 and not any(is_control(one, history) for one in rivals):
-            rivals = list(ungrown)
-        if any(is_control(one, history) for one in rivals):
-            points = [(total_flops(one), one.final.validation.loss) for one in rivals]
-            found.append((history, Front.of(points, max(total_flops(one) / one.final.step for one in rivals))))
+    if None in bought:
+        outside = bought.index(None)
+        than = "more" if costs[outside] > fronts[outside].largest else "fewer"
+        return found.doubted(f"it took {than} FLOPs than every ungrown run")
+    if len(runs) < len(grown):
+        return found.doubted(f"{len(runs)} of {len(grown)} seeds have an ungrown control")
+    if found.pays == "yes" and not all(map(_has_control_near, runs, held.values())):
+        return found.doubted("no ungrown control took about as many FLOPs")
     return found
+
+
+def _make(history: RunHistory) -> tuple[str, str, int]:
+    return history.architecture.family, history.architecture.stream, history.architecture.width
+
+
+def _rivals(history: RunHistory, grown: Sequence[RunHistory], ungrown: Sequence[RunHistory]) -> Sequence[RunHistory]:
+    """The ungrown runs of its seed, if a control is among them; of all seeds where an arm of one run has no control."""
+    for rivals in ([one for one in ungrown if one.seeds == history.seeds], ungrown if len(grown) == 1 else []):
+        if any(is_control(one, history) for one in rivals):
+            return rivals
+    return []
+
+
+def _same_seed(history: RunHistory, rivals: Sequence[RunHistory]) -> bool:
+    return all(rival.seeds == history.seeds for rival in rivals)
+
+
+def _front(rivals: Sequence[RunHistory]) -> Front:
+    points = [(total_flops(one), one.final.validation.loss) for one in rivals]
+    return Front.of(points, max(total_flops(one) / one.final.step for one in rivals))
+
+
+def _bought(front: Front, cost: float, loss: float) -> float | None:
+    """What the cost buys; a larger budget than any that was tried buys at least the lowest loss of them."""
+    lowest = front.points[-1][1]
+    return lowest if cost > front.largest and loss >= lowest else front.loss_at(cost)
+
+
+def _has_control_near(history: RunHistory, rivals: Sequence[RunHistory]) -> bool:
+    """Whether a control took about as many FLOPs: between distant ones a front is too high, for it is not a line."""
+    costs = [total_flops(one) for one in rivals if is_control(one, history)]
+    return any(1 / NEAR <= cost / total_flops(history) <= NEAR for cost in costs)

@@ -11,7 +11,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 from pathlib import Path
-from typing import Literal
+from typing import Literal, cast
 
 import numpy as np
 import numpy.typing as npt
@@ -38,10 +38,12 @@ from ppdgrow.checkpoint.events import (
 )
 from ppdgrow.checkpoint.lineage import by_hand, insertions
 from ppdgrow.config.architecture import Architecture
+from ppdgrow.config.growth import Rule
 from ppdgrow.config.load import Layer, read_run_recipe, resolve
 from ppdgrow.config.schema import Recipe
 from ppdgrow.config.state import TrainerState, Validation
 from ppdgrow.errors import ConfigError, InvalidInputError
+from ppdgrow.training.acceptance import RULES
 from ppdgrow.training.control import Words, control_command
 
 FloatArray = npt.NDArray[np.float64]
@@ -171,17 +173,22 @@ class RunHistory:
 
     def control(self) -> Words | None:
         """The command that trains the ungrown control of a grown run."""
-        return control_command(self.run, self.state, self.events, self.recipe)
+        return control_command(self.run, self.architecture, self.state, self.events, self.recipe)
 
     @property
     def trials_kept(self) -> int:
-        """Trials that were accepted, those of ancestors included."""
-        return sum(isinstance(event, DecisionEvent) and event.decision == "accept" for event in self.events)
+        """Trials that were judged and accepted, those of ancestors included."""
+        return self._judged("accept")
 
     @property
     def trials_rejected(self) -> int:
         """Trials that were rejected, those of ancestors included; each retry is one."""
-        return sum(isinstance(event, DecisionEvent) and event.decision == "reject" for event in self.events)
+        return self._judged("reject")
+
+    def _judged(self, decision: str) -> int:
+        made = (event for event in self.events if isinstance(event, DecisionEvent) and event.decision == decision)
+        rules = [RULES.get(cast(Rule, event.rule)) for event in made]
+        return sum(rule is None or rule.trains_twin for rule in rules)
 
     @property
     def seeds(self) -> tuple[int, ...]:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 
@@ -12,6 +12,7 @@ from ppdgrow.comparison.history import RunHistory
 from ppdgrow.comparison.insertions import Insertion, SpikeCounts, SpikeSteps, find_spikes, insertions_of
 from ppdgrow.config.state import Cost, Validation
 from ppdgrow.statistics import Estimate, estimate
+from ppdgrow.training.control import Words
 
 
 @dataclass(frozen=True)
@@ -102,8 +103,15 @@ class ComparedArm:
 
     def judged_beside(self, histories: Sequence[RunHistory]) -> ComparedArm:
         """The arm, if it was grown, with its figures against the ungrown ones of all these runs."""
-        grown = all(history.insertions for history in self.histories)
-        return replace(self, pay_off=pay_off(self.histories, histories)) if grown else self
+        grown = [history for history in self.histories if history.insertions]
+        return replace(self, pay_off=pay_off(grown, histories)) if grown else self
+
+    def missing_controls(self) -> Iterator[tuple[ComparedRun, Words]]:
+        """The commands that train what is missing to judge whether growing paid, each with the run that lacks it."""
+        for run in self.runs if self.pay_off is not None and self.pay_off.needs_control else ():
+            words = run.history.control()
+            if words is not None:
+                yield run, words
 
     @property
     def is_baseline(self) -> bool:

@@ -88,14 +88,16 @@ def _front(axes: Axes, comparison: Comparison) -> None:
             cost, loss = total_flops(run.history), run.validation.loss
             starts = _starts(run)
             axes.plot([*(at for at, _ in starts), cost], [*(at for _, at in starts), loss], ":", color=_colour(place))
-            axes.plot([cost], [loss], "D" if starts else "o", markersize=5, color=_colour(place))
+            axes.plot([cost], [loss], "D" if run.insertions else "o", markersize=5, color=_colour(place))
     ungrown = [arm for arm in comparison.arms if all(is_ungrown(history) for history in arm.histories)]
     points = [
         (fmean(map(total_flops, arm.histories)), fmean(run.validation.loss for run in arm.runs)) for arm in ungrown
     ]
     if len(points) > 1:
         front = Front.of(points)
-        axes.plot(*zip(*front.points, strict=True), color=INK, linewidth=1.0, zorder=0)
+        line = [*front.points, (front.largest, front.points[-1][1])]
+        axes.plot(*zip(*line, strict=True), color="#888888", linewidth=1.0, zorder=0, label="front of ungrown runs")
+        axes.legend(frameon=False, loc="upper right")
     _frame(axes, [])
     axes.set_xscale("log")
     axes.margins(x=0.1)

@@ -57,7 +57,7 @@ def report_page(comparison: Comparison, picture: bytes | None, picture_file: str
     def table(layout: Layout, left: tuple[int, ...] = (0,)) -> Table:
         return replace(arm_rows(arms, comparison.columns(layout)), left=left)
 
-    accepted = [arm.name for arm in arms if comparison.verdict_on(arm) == "accept"]
+    accepted = [arm.name for arm in comparison.grown or arms if comparison.verdict_on(arm) == "accept"]
     passed = f"All judged criteria passed: {', '.join(accepted)}." if accepted else "No arm passed all criteria."
     runs = [run for arm in arms for run in single_runs(arm)]
     of_run = [column for column in columns(runs) if column.layouts & Layout.RUNS]
@@ -125,8 +125,8 @@ def _pays(comparison: Comparison) -> Iterator[Block]:
         "front at its FLOPs, its shallow phase and its rejected trials included. Compute gain: the FLOPs that the "
         "front takes for its loss, over its own; a dash where its loss is below or above that of every ungrown run."
     )
-    needed = [run.history for arm in comparison.grown if arm.pay_off and arm.pay_off.needs_control for run in arm.runs]
-    commands = [shlex.join(("ppdgrow", *words)) for history in needed if (words := history.control()) is not None]
+    missing = [words for arm in comparison.grown for _, words in arm.missing_controls()]
+    commands = [shlex.join(("ppdgrow", *words)) for words in missing]
     if commands:
         yield Lines("Commands that train the missing ungrown controls", tuple(commands))
 

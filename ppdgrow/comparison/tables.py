@@ -128,7 +128,7 @@ def verdict_lines(comparison: Comparison) -> list[str]:
             if cost is not None
         ]
         return [f"verdict: {comparison.verdict} by the {decision.rule} rule", *decision.lines(), *costs, *notes]
-    verdict = f"verdict: {comparison.verdict} {_worth(comparison)}"
+    verdict = f"verdict: {comparison.verdict}{_worth(comparison)}"
     return [verdict, *notes, *([ONE_SEED_EACH] if ONE_SEED in comparison.notes else [])]
 
 
@@ -137,8 +137,9 @@ def _worth(comparison: Comparison) -> str:
     judged = [criterion for criterion in comparison.deciding if criterion.passed is not None]
     passed = sum(criterion.passed is True for criterion in judged)
     more = any(criterion.name != NO_INSERTION_SPIKE for criterion in judged)
-    worth = f"by {passed} of {len(judged)} criteria against {comparison.baseline.name}"
-    parts = [worth if more else "since nothing that training does was judged"]
+    of = f"{passed} of {len(judged)} criteria against {comparison.baseline.name}"
+    worth = f" by {of}" if comparison.verdict == "accept" else f", {of} passed"
+    parts = [worth if more else ", nothing that training does was judged"]
     if len(comparison.grown) <= NAMED:
         parts += [_pays_in_words(arm, named=len(comparison.grown) > 1) for arm in comparison.grown]
     else:
@@ -157,8 +158,8 @@ def _pays_of_many(found: Sequence[PayOff]) -> str:
 def _pays_in_words(arm: ComparedArm, *, named: bool) -> str:
     """Whether growing paid, of an arm that was grown; `named`: there are others beside it."""
     assert arm.pay_off is not None
-    of, pay_off = f" of {arm.name}" if named else "", arm.pay_off
+    whose, pay_off = f"{arm.name}: " if named else "", arm.pay_off
     if pay_off.pays == "not judged":
-        return f"whether growing{of} paid is not known: {pay_off.doubt}"
+        return f"{whose}whether growing paid is not known: {pay_off.doubt}"
     gain = "" if pay_off.compute_gain is None else f" (compute gain {format_gain(pay_off.compute_gain)})"
-    return f"growing{of} {'paid' if pay_off.pays == 'yes' else 'did not pay'} against ungrown training{gain}"
+    return f"{whose}growing {'paid' if pay_off.pays == 'yes' else 'did not pay'} against ungrown training{gain}"

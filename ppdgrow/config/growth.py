@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from typing import Annotated, Any, Literal, get_args
 
-from pydantic import AfterValidator, Field, field_validator, model_validator
+from pydantic import AfterValidator, Field, WithJsonSchema, field_validator, model_validator
 
 from ppdgrow.config.base import Frozen, PositiveInt, key
 from ppdgrow.config.kinds import PAIR_NAMES, PairName
@@ -100,10 +100,13 @@ def _check_at(at: int | str) -> int | str:
     raise ValueError(f"found {at!r}, expected a step above 0, a share of the run's steps such as 50%, or plateau")
 
 
+_AT = {"anyOf": [{"type": "integer", "exclusiveMinimum": 0}, {"enum": ["plateau", "a share such as 50%"]}]}
+
+
 class GrowthConfig(Frozen):
     """One point at which the run tries to grow."""
 
-    at: Annotated[int | str, AfterValidator(_check_at)] = Field(
+    at: Annotated[int | str, AfterValidator(_check_at), WithJsonSchema(_AT)] = Field(
         description="step, share of the run's steps (50%), or when the validation loss levels off (plateau)"
     )
     patience: int = key(3, "evaluations without a new best loss", ge=1, le=10_000)
@@ -150,7 +153,7 @@ class GrowthConfig(Frozen):
         if self.step is not None or self.at == "plateau":
             return self
         share = float(str(self.at).removesuffix("%")) / 100
-        return self.model_copy(update={"at": first + max(1, round(share * steps))})
+        return self.model_copy(update={"at": first + min(max(1, round(share * steps)), max(1, steps - 1))})
 
     def as_written(self) -> dict[str, Any]:
         """Its keys without those that say nothing: those a candidate leaves out, the road not taken."""

@@ -153,5 +153,5 @@ def _write_card(job: Job) -> None:
     run, folder = job.run, job.run.checkpoint_path(job.last)
     lineage, recipe = read_events(run.growth_path), run.recipe_path.read_text(encoding="utf-8")
     architecture, state = read_config(folder), read_state(folder)
-    control = control_command(run, state, lineage, job.recipe)
+    control = control_command(run, architecture, state, lineage, job.recipe)
     write_file(run.card_path, model_card(run.path.name, architecture, state, lineage, recipe, control))

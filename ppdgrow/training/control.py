@@ -2,27 +2,32 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable
 from pathlib import Path
 
-from ppdgrow.checkpoint import RunFolder, read_state
-from ppdgrow.checkpoint.events import Event
+from ppdgrow.checkpoint import RunFolder, manifest_digest, read_state
+from ppdgrow.checkpoint.events import Event, GrowEvent
 from ppdgrow.checkpoint.lineage import insertions
-from ppdgrow.config.schema import Recipe
+from ppdgrow.config.architecture import Architecture
+from ppdgrow.config.schema import NOT_INHERITED, Recipe, flatten
 from ppdgrow.config.state import TrainerState
+from ppdgrow.config.yaml12 import format_value
 from ppdgrow.errors import PPDGrowError
-from ppdgrow.nn.cost import BACKWARD_FACTOR
+from ppdgrow.nn.cost import BACKWARD_FACTOR, tokens_per_example
+from ppdgrow.training.context import resolved_recipe
 
 Words = tuple[str, ...]
+SEED = re.compile(r"(seed|s)[-_]?[0-9]+")
 
 
 def control_command(
-    run: RunFolder, state: TrainerState, lineage: Iterable[Event], recipe: Recipe | None
+    run: RunFolder, architecture: Architecture, state: TrainerState, lineage: Iterable[Event], recipe: Recipe | None
 ) -> Words | None:
     """Its words, without the program's name; None for a run that was not grown and trained, or does not say enough.
 
     It goes on from the checkpoint that was grown, where that is still there and its learning rate at the peak; else it
-    trains the shallow model from the start.
+    trains the shallow model from the start. Either way by the recipe of the grown run.
     """
     first = next(iter(insertions(lineage)), None)
     if first is None or recipe is None or first.layers_before is None or not first.flops_per_token_before:
@@ -30,21 +35,46 @@ def control_command(
     if state.step <= first.step:
         return None
     flops = state.ledger.flops + state.ledger.trials.flops
-    steps = round(flops / (BACKWARD_FACTOR * first.flops_per_token_before * state.ledger.tokens / state.step))
-    place = run.path if run.path.name not in ("", "..") else run.path.resolve()
-    out = ("--out", word(place.with_name(f"{place.name}-control")))
-    if first.trial is None and first.parent is not None and _at_the_peak(Path(first.parent)):
-        parent = Path(first.parent)
-        return ("train", name_of(RunFolder(parent.parent.parent), parent), "--steps", str(steps - first.step), *out)
+    tokens = recipe.train.batch_size * tokens_per_example(architecture)
+    of_a_step = BACKWARD_FACTOR * first.flops_per_token_before * tokens
+    parent = None if first.trial is not None else _undecayed(first)
+    if parent is not None:
+        own, spent = resolved_recipe(parent[0]).recipe, parent[2].ledger.flops
+        steps = str(max(1, round((flops - spent) / of_a_step)))
+        return ("train", name_of(*parent[:2]), *_changed(own, recipe), "--steps", steps, *_out(run))
     shallow = ("train", "--recipe", word(run.recipe_path), "--layers", str(first.layers_before))
-    return (*shallow, "--steps", str(steps), *of_one_run(recipe), *out)
+    return (*shallow, "--steps", str(round(flops / of_a_step)), *of_one_run(recipe), *_out(run))
 
 
-def _at_the_peak(checkpoint: Path) -> bool:
+def _undecayed(grown: GrowEvent) -> tuple[RunFolder, Path, TrainerState] | None:
+    """The checkpoint that was grown, if it is still there and its learning rate at the peak."""
+    if grown.parent is None:
+        return None
+    folder = Path(grown.parent)
     try:
-        return read_state(checkpoint).lr_factor == 1.0
+        state, same = read_state(folder), manifest_digest(folder) == grown.parent_sha256
     except (OSError, PPDGrowError):
-        return False
+        return None
+    return (RunFolder(folder.parent.parent), folder, state) if same and state.lr_factor == 1.0 else None
+
+
+def _changed(parent: Recipe, recipe: Recipe) -> Words:
+    """The values in which a run differs from what it would inherit of its parent."""
+    old, new = flatten(parent.model_dump(mode="json")), flatten(recipe.model_dump(mode="json"))
+    keys = [key for key in new if key not in (*NOT_INHERITED, "model.layers") and new[key] != old[key]]
+    return tuple(word for key in keys for word in ("-o", f"{key}={format_value(new[key])}"))
+
+
+def _out(run: RunFolder) -> Words:
+    return ("--out", word(beside(run, "control")))
+
+
+def beside(run: RunFolder, what: str) -> Path:
+    """Where a run that is held against another goes: beside it, or beside the folder of the seeds of its arm."""
+    place = run.path if run.path.name not in ("", "..") else run.path.resolve()
+    if SEED.fullmatch(place.name) and place.parent.name not in ("", ".."):
+        return place.parent.with_name(f"{place.parent.name}-{what}") / place.name
+    return place.with_name(f"{place.name}-{what}")
 
 
 def of_one_run(recipe: Recipe) -> Words:

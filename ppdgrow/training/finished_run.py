@@ -77,7 +77,7 @@ def model_card(
     lines += ["", "## Lineage", ""]
     lines += [f"- {text}" for event in lineage if (text := event.line()) is not None] or ["- trained from scratch"]
     if control is not None:
-        text = "Whether growing paid is known beside the shallow model, trained for as many FLOPs without growing:"
+        text = "Whether growing paid shows beside the shallow model, trained for as many FLOPs without growing:"
         lines += ["", "## Ungrown control", "", text, "", f"    {shlex.join(('ppdgrow', *control))}"]
     lines += ["", "## Recipe", "", "```yaml", recipe.rstrip("\n"), "```", ""]
     return "\n".join(lines)

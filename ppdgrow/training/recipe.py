@@ -52,6 +52,11 @@ def resolve_training(
             f"({resolved.sources['model.task']}): use --model {' or '.join(families)}, or another task or data"
         )
     if grow_to is not None:
+        if resolved.recipe.growth:
+            raise ConfigError(
+                f"--grow-to gives a growth, and growth has {len(resolved.recipe.growth)} of its own "
+                f"({resolved.sources['growth']}): give one or the other, or -o growth=[]"
+            )
         entry = {key: value for key, value in grow_to.items() if key != "layers"}
         entry["pairs"] = _pairs_to(model.layers, grow_to["layers"])
         resolved = resolved.replace({"growth": [entry]}, "--grow-to")
@@ -62,10 +67,12 @@ def resolve_training(
 
 def _pairs_to(layers: int, depth: int) -> int:
     pairs, rest = divmod(depth - layers, 2)
-    if pairs < 1 or rest:
-        fitting = f"{layers + 2}, {layers + 4}, .." if pairs < 1 else f"{depth - 1} or {depth + 1}"
+    if pairs < 1:
+        raise ConfigError(f"--grow-to is {depth}, but the model has {layers} layers already: give {layers + 2} or more")
+    if rest:
         raise ConfigError(
-            f"--grow-to is {depth}, but the model has {layers} layers and a growth adds two at a time: give {fitting}"
+            f"--grow-to is {depth}, but the model has {layers} layers and a growth adds two at a time: give "
+            f"{f'{depth - 1} or ' if pairs else ''}{depth + 1}"
         )
     return pairs
 

@@ -81,9 +81,7 @@ def test_a_growth_that_was_never_trained_is_trained_before_it_is_compared(ppdgro
     assert proposed(told) == [["train", "g", "--steps", "10"]]
     assert "fail" not in told.stdout
     assert told.stdout.count("not judged: not trained since it was grown") == 4
-    assert (
-        "verdict: reject since nothing that training does was judged; whether growing paid is not known" in told.stdout
-    )
+    assert "verdict: reject, nothing that training does was judged; whether growing paid is not known" in told.stdout
     document = ppdgrow("compare shallow g --json").document
     assert [criterion["passed"] for criterion in document["criteria"]] == [True, None, None, None, None, None]
     assert document["verdict"] == "reject"
@@ -109,3 +107,44 @@ def test_nothing_is_proposed_to_a_script_or_where_it_would_be_wrong(ppdgrow: Com
     assert "ppdgrow" not in ppdgrow("train shallow --steps 2 --dry-run").stderr
     told = ppdgrow("train shallow --steps 2", "--out", "a\u00a0b")
     assert "ppdgrow" not in told.stderr, "the name cannot be shown as it is"
+
+
+def words_of_control(told: Result) -> list[str]:
+    (found,) = (words for words in proposed(told) if words[-1].endswith("-control"))
+    return found
+
+
+def test_the_control_goes_on_from_the_checkpoint_that_was_grown_by_the_recipe_of_the_grown_run(
+    ppdgrow: Command, shallow: Path
+) -> None:
+    ppdgrow("grow shallow --out g --quiet")
+    changed = ppdgrow("train g --steps 10 --out t --seed 5 --batch-size 8 --lr 1e-3")
+    words = words_of_control(changed)
+    assert words[:2] == ["train", "shallow"]
+    assert set(words[2:]) >= {"train.seed=5", "train.batch_size=8", "train.lr=0.001"}
+    ppdgrow("", *words)
+    ppdgrow("train --layers 4 --steps 20 --seed 5 --out base", *TINY, "-o", "train.batch_size=8")
+    document = ppdgrow("compare base t-control t --json").document
+    assert document["pays"] != "not judged"
+    costs = [run["flops"] for run in document["runs"]]
+    assert costs[1] == pytest.approx(costs[2], rel=0.05)
+    assert ppdgrow("compare base t --json").document["arms"][1]["controls"] == [shlex.join(["ppdgrow", *words])]
+
+    # Another run at the place of the parent is not taken for it.
+    Path("shallow").rename("elsewhere")
+    ppdgrow("train --layers 3 --steps 10 --no-decay --out shallow --quiet", *TINY)
+    told = ppdgrow("compare base t")
+    assert words_of_control(told)[:5] == ["train", "--recipe", "t/recipe.yaml", "--layers", "2"]
+
+
+def test_the_controls_of_a_folder_of_seeds_are_a_folder_beside_it(ppdgrow: Command) -> None:
+    for seed in (0, 1):
+        ppdgrow(f"train --layers 4 --steps 8 --seed {seed} --out base/r{seed} --quiet", *TINY)
+        ppdgrow(f"train --layers 2 --grow-to 4 --steps 8 --seed {seed} --out grown/r{seed} --quiet", *TINY)
+    *controls, compare = proposed(ppdgrow("compare base grown"))
+    assert [words[-1] for words in controls] == ["grown-control/r0", "grown-control/r1"]
+    assert compare == ["compare", "base", "grown-control", "grown"]
+    for words in controls:
+        ppdgrow("", *words)
+    told = ppdgrow("", *compare)
+    assert "is not known" not in told.stdout

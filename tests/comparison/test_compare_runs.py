@@ -234,7 +234,7 @@ INSERTION_KEYS = [
 ARM_KEYS = [
     "name", "runs", "seeds", "paired_seeds", "left_out", "loss", "accuracy", "train_loss", "test_loss", "test_accuracy",
     "flops_ratio", "seconds_ratio", "loss_difference", "accuracy_difference", "cost_to_baseline_loss",
-    "front_loss", "front_difference", "compute_gain", "pays", "pays_doubt", "verdict", "curves",
+    "front_loss", "front_difference", "compute_gain", "pays", "pays_doubt", "controls", "verdict", "curves",
 ]  # fmt: skip
 CRITERION_KEYS = [
     "name", "run", "against", "passed", "value", "bound", "relation", "unit", "note", "low", "high", "judged", "seeds",

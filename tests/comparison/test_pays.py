@@ -14,8 +14,9 @@ from ppdgrow.comparison.criteria import PAYS
 from ppdgrow.comparison.plot import draw_comparison
 from ppdgrow.comparison.report import report_page
 from ppdgrow.comparison.tables import verdict_lines
+from ppdgrow.config.state import Cost
 
-TOKENS_PER_STEP = 8  # as the synthetic runs write them
+TOKENS_PER_STEP = 64  # of the recipe of the synthetic runs
 SHALLOW = 1e9  # FLOPs of a step
 DEEP = 2e9
 
@@ -56,7 +57,7 @@ def test_the_same_with_a_control_that_is_as_good_is_a_reject(tmp_path: Path, ppd
     baseline(tmp_path), control(tmp_path, 1.94), grown(tmp_path)
     found = ppdgrow("compare baseline control grown")
     (verdict,) = (line for line in found.stdout.splitlines() if line.startswith("verdict:"))
-    assert verdict.startswith("verdict: reject by 5 of 6 criteria against baseline; growing did not pay")
+    assert verdict.startswith("verdict: reject, 5 of 6 criteria against baseline passed; growing did not pay")
     assert "-control" not in found.stderr
     document = ppdgrow("compare baseline control grown --json").document
     assert [document["verdict"], document["pays"]] == ["reject", "no"]
@@ -126,7 +127,7 @@ def test_a_grown_run_that_has_not_decayed_is_not_judged(tmp_path: Path) -> None:
     assert comparison.pays == "not judged"
     pay_off = comparison.grown[0].pay_off
     assert pay_off is not None
-    assert pay_off.doubt == "the learning rate of grown is not at the end of its decay"
+    assert pay_off.doubt == "the learning rate of grown is not decayed at the end"
     assert not pay_off.needs_control
 
 
@@ -163,9 +164,53 @@ def test_of_many_grown_arms_the_verdict_counts(tmp_path: Path) -> None:
     flat: dict[str, Any] = {"lr_factor": 1.0, "recipe": {"train.decay": False}}
     grown(tmp_path, 1.9, "flat", **flat)
     assert line("grown", "worse").endswith(
-        "growing of grown paid against ungrown training; growing of worse did not pay against ungrown training"
+        "grown: growing paid against ungrown training; worse: growing did not pay against ungrown training"
     )
     assert line("grown", "worse", "b").endswith("growing paid against ungrown training in 2 of 3 grown arms")
     assert line("grown", "worse", "flat").endswith(
-        "in 1 of 3 grown arms, of 1 it is not known: the learning rate of flat is not at the end of its decay"
+        "in 1 of 3 grown arms, of 1 it is not known: the learning rate of flat is not decayed at the end"
     )
+
+
+def doubt_of(*paths: Path) -> str:
+    pay_off = compare_runs(list(paths)).grown[0].pay_off
+    assert pay_off is not None
+    return pay_off.doubt
+
+
+def test_a_control_of_far_fewer_flops_does_not_show_that_it_paid(tmp_path: Path) -> None:
+    """Between two distant runs the front is a line, above what runs between them would end at."""
+    deep, far, own = baseline(tmp_path), control(tmp_path, 2.5, steps=60), grown(tmp_path, 1.99)
+    assert doubt_of(deep, far, own) == "no ungrown control took about as many FLOPs"
+    assert compare_runs([deep, far, grown(tmp_path, 2.4, "worse")]).pays == "no", (
+        "that it did not pay is sure all the same"
+    )
+    assert doubt_of(deep, far, control(tmp_path, 2.05, name="near"), own) == ""
+
+
+def test_a_cheaper_run_that_ends_lower_says_that_it_did_not_pay(tmp_path: Path) -> None:
+    cheap = control(tmp_path, 1.9, steps=100)
+    assert compare_runs([cheap, grown(tmp_path)]).pays == "no"
+    assert doubt_of(cheap, grown(tmp_path, 1.85, "lower")) == "it took more FLOPs than every ungrown run"
+
+
+def test_every_seed_needs_a_control(tmp_path: Path) -> None:
+    for seed in (0, 1):
+        write_run(tmp_path / "b" / f"seed-{seed}", {100: 2.0}, layers=4, flops=DEEP, seed=seed)
+        grown(tmp_path / "g", name=f"seed-{seed}", seed=seed)
+    control(tmp_path / "c", 2.05, name="seed-0", seed=0)
+    folders = [tmp_path / name for name in "bcg"]
+    assert doubt_of(*folders) == "1 of 2 seeds have an ungrown control"
+    control(tmp_path / "c", 2.05, name="seed-1", seed=1)
+    assert doubt_of(*folders) == "", "control"
+
+
+def test_a_run_that_tried_growths_is_no_control(tmp_path: Path) -> None:
+    tried = control(tmp_path, 2.05, trials=Cost(flops=10, tokens=1, seconds=1.0))
+    assert doubt_of(baseline(tmp_path), tried, grown(tmp_path)) == "there is no ungrown control"
+
+
+def test_a_control_of_another_seed_is_said(tmp_path: Path) -> None:
+    comparison = compare_runs([baseline(tmp_path), control(tmp_path, 2.05, seed=3), grown(tmp_path)])
+    (criterion,) = (one for one in comparison.criteria if one.name == PAYS)
+    assert criterion.note == "against ungrown runs of another seed; one seed: no interval"

@@ -70,7 +70,7 @@ def test_the_same_command_goes_on_and_another_length_is_another_run(ppdgrow: Com
             "--layers 2 --grow-to 5",
             "--grow-to is 5, but the model has 2 layers and a growth adds two at a time: give 4",
         ),
-        ("--layers 4 --grow-to 4", "but the model has 4 layers and a growth adds two at a time: give 6, 8"),
+        ("--layers 4 --grow-to 4", "--grow-to is 4, but the model has 4 layers already: give 6 or more"),
         ("--layers 2 --grow-at 50%", "found --grow-at without --grow-to LAYERS"),
         ("--layers 2 --pair ffn", "found --pair without --grow-to LAYERS"),
         ("--layers 2 --grow-to 4 --grow-at 100%", "--grow-at: found '100%', expected a step above 0, a share"),
@@ -85,7 +85,7 @@ def test_what_does_not_fit_is_refused(ppdgrow: Command, options: str, message: s
     assert not Path("run").exists()
 
 
-@pytest.mark.parametrize(("at", "step"), [("50%", 150), ("33.3%", 133), ("0.1%", 101), ("99%", 199)])
+@pytest.mark.parametrize(("at", "step"), [("50%", 150), ("33.3%", 133), ("0.1%", 101), ("99%", 199), ("99.9%", 199)])
 def test_a_share_is_of_the_steps_of_the_run(at: str, step: int) -> None:
     assert GrowthConfig(at=at).in_run(first=100, steps=100).step == step
     assert GrowthConfig(at=at).step is None
@@ -110,3 +110,11 @@ def test_a_bad_place_in_a_recipe_is_refused(at: object) -> None:
         ConfigError, match=r"expected a step above 0, a share of the run's steps such as 50%, or plateau"
     ):
         resolve([Layer("recipe", {"growth": [{"at": at}]})])
+
+
+def test_a_growth_of_the_recipe_is_not_thrown_away(ppdgrow: Command) -> None:
+    line = "train --layers 2 --steps 8 --grow-to 4 --out run"
+    told = ppdgrow(line, *TINY, "-o", "growth=[{at: 2}]", code=2).stderr
+    assert "--grow-to gives a growth, and growth has 1 of its own (-o): give one or the other" in told
+    ppdgrow(line, *TINY, "-o", "growth=[]")
+    assert [event.step for event in growths("run")] == [4]
