@@ -107,7 +107,7 @@ class GrowthConfig(Frozen):
     """One point at which the run tries to grow."""
 
     at: Annotated[int | str, AfterValidator(_check_at), WithJsonSchema(_AT)] = Field(
-        description="step, share of the run's steps (50%), or when the validation loss levels off (plateau)"
+        description="when to grow; a share is of the run's steps, plateau is where the validation loss levels off"
     )
     patience: int = key(3, "evaluations without a new best loss", ge=1, le=10_000)
     pair: tuple[PairName, ...] = key(
