@@ -95,7 +95,7 @@ def _front(axes: Axes, comparison: Comparison) -> None:
     ]
     if len(points) > 1:
         front = Front.of(points)
-        line = [*front.points, (front.largest, front.points[-1][1])]
+        line = dict.fromkeys([*front.points, (front.largest, front.points[-1][1])])
         axes.plot(*zip(*line, strict=True), color="#888888", linewidth=1.0, zorder=0, label="front of ungrown runs")
         axes.legend(frameon=False, loc="upper right")
     _frame(axes, [])
