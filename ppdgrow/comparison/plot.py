@@ -86,8 +86,8 @@ def _front(axes: Axes, comparison: Comparison) -> None:
     for place, arm in enumerate(comparison.arms):
         for run in arm.runs:
             cost, loss = total_flops(run.history), run.validation.loss
-            starts = _starts(run)
-            axes.plot([*(at for at, _ in starts), cost], [*(at for _, at in starts), loss], ":", color=_colour(place))
+            joined = [*((at, before) for _, at, before in _insertions(run, "flops")), (cost, loss)]
+            axes.plot(*zip(*joined, strict=True), ":", color=_colour(place))
             axes.plot([cost], [loss], "D" if run.insertions else "o", markersize=5, color=_colour(place))
     ungrown = [arm for arm in comparison.arms if all(is_ungrown(history) for history in arm.histories)]
     points = [
@@ -109,14 +109,14 @@ def _front(axes: Axes, comparison: Comparison) -> None:
     axes.set_ylabel(f"final {LOSS}")
 
 
-def _starts(run: ComparedRun) -> list[tuple[float, float]]:
-    """FLOPs and loss at each insertion of a run, where they are known."""
-    known = costed_points(run.history, "flops")
+def _insertions(run: ComparedRun, axis: Axis) -> list[tuple[int, float, float]]:
+    """Step, cost and loss before each insertion of a run, where they are known."""
+    known = costed_points(run.history, axis)
     if not known:
         return []
     steps, costs = [point.step for point, _ in known], [cost for _, cost in known]
     found = [(insertion.step, insertion.loss_before) for insertion in run.insertions]
-    return [(float(np.interp(step, steps, costs)), loss) for step, loss in found if loss is not None]
+    return [(step, float(np.interp(step, steps, costs)), loss) for step, loss in found if loss is not None]
 
 
 def _curve(axes: Axes, band: Band, place: int) -> None:
@@ -141,11 +141,8 @@ def _mark_insertions(axes: Axes, arm: ComparedArm, place: int, axis: Axis) -> No
     """An open circle for each step at which seeds of an arm grew, at the mean of their losses before it."""
     marks: dict[int, list[tuple[float, float]]] = {}
     for run in arm.runs:
-        known = costed_points(run.history, axis)
-        for insertion in run.insertions:
-            if insertion.loss_before is not None and known:
-                cost = np.interp(insertion.step, [point.step for point, _ in known], [cost for _, cost in known])
-                marks.setdefault(insertion.step, []).append((float(cost), insertion.loss_before))
+        for step, cost, before in _insertions(run, axis):
+            marks.setdefault(step, []).append((cost, before))
     for found in marks.values():
         at, before = (fmean(column) for column in zip(*found, strict=True))
         axes.plot([at], [before], "o", markersize=6, markerfacecolor="white", markeredgecolor=_colour(place))
