@@ -103,25 +103,22 @@ class TrainRequest(Request):
     def _check_growth(self) -> Self:
         if self.grow_to is None:
             self._refuse_without("--grow-to LAYERS", "grow_at", "pair", "method")
-        elif self.grow_to_entry is not None:
-            entry = {key: value for key, value in self.grow_to_entry.items() if key != "layers"}
+        else:
             try:
-                _growth_entry(entry, "the command line")
+                _growth_entry(self.grow_to_entry, "the command line")
             except ConfigError as error:
                 raise ConfigError(re.sub("^at:", "--grow-at:", str(error))) from None
         return self
 
     @property
-    def grow_to_entry(self) -> dict[str, Any] | None:
-        """The growth of `grow_to` as an entry of a recipe's `growth:`, with `layers` in place of `pairs`."""
-        if self.grow_to is None:
-            return None
+    def grow_to_entry(self) -> dict[str, Any]:
+        """The growth of `grow_to` as an entry of a recipe's `growth:`, but for its `pairs`."""
         at = "50%" if self.grow_at is None else self.grow_at
         at = int(at) if isinstance(at, str) and at.isdecimal() else at
         given = {"pair": self.pair, "method": self.method}
         trial = {"steps": 1, "rule": "always"}
         chosen = {key: value for key, value in given.items() if value is not None}
-        return {"at": at, "layers": self.grow_to, **chosen, "trial": trial}
+        return {"at": at, **chosen, "trial": trial}
 
     @property
     def repeated(self) -> list[str]:

@@ -82,7 +82,7 @@ class Job:
 def plan_run(request: TrainRequest) -> Job:
     """The run that is asked for, with its recipe and its folder, which holds nothing else."""
     parent = None if request.checkpoint is None else load_parent(request.checkpoint)
-    resolved = resolve_training(parent, request.layers, request.grow_to_entry)
+    resolved = resolve_training(parent, request.layers, request.grow_to, request.grow_to_entry)
     run = RunFolder(request.out or default_folder(parent, resolved.recipe))
     first = 0 if parent is None else parent.step
     job = Job(parent, resolved, run, first, first + resolved.recipe.train.steps)

@@ -21,12 +21,12 @@ LENGTH = ("train.steps", "train.horizon", "train.decay")
 
 
 def resolve_training(
-    parent: Parent | None, layers: Sequence[Layer], grow_to: Mapping[str, Any] | None = None
+    parent: Parent | None, layers: Sequence[Layer], grow_to: int | None, entry: Mapping[str, Any]
 ) -> Resolved:
     """The recipe of a `train` command: defaults < checkpoint < the given layers, then the data's defaults.
 
-    `grow_to` is a growth entry with the key `layers`, the depth to reach, in place of `pairs`. Growths at a share of
-    the steps get the step that it is in this run.
+    `grow_to` is the depth to reach by the growth `entry`, whose `pairs` follow from it. Growths at a share of the steps
+    get the step that it is in this run.
 
     Raises:
         ConfigError: a bad key or value, or a model key that contradicts the checkpoint.
@@ -57,12 +57,12 @@ def resolve_training(
                 f"--grow-to gives a growth, and growth has {len(resolved.recipe.growth)} of its own "
                 f"({resolved.sources['growth']}): give one or the other, or -o growth=[]"
             )
-        entry = {key: value for key, value in grow_to.items() if key != "layers"}
-        entry["pairs"] = _pairs_to(model.layers, grow_to["layers"])
-        resolved = resolved.replace({"growth": [entry]}, "--grow-to")
+        resolved = resolved.replace({"growth": [{**entry, "pairs": _pairs_to(model.layers, grow_to)}]}, "--grow-to")
     first, steps = 0 if parent is None else parent.step, resolved.recipe.train.steps
-    growth = [entry.in_run(first, steps).as_written() for entry in resolved.recipe.growth]
-    return resolved.replace({"growth": growth}, resolved.sources["growth"])
+    growths = tuple(growth.in_run(first, steps) for growth in resolved.recipe.growth)
+    if growths == resolved.recipe.growth:
+        return resolved
+    return resolved.replace({"growth": [growth.as_written() for growth in growths]}, resolved.sources["growth"])
 
 
 def _pairs_to(layers: int, depth: int) -> int:
