@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from importlib.util import find_spec
 from pathlib import Path
 
@@ -11,7 +10,6 @@ from ppdgrow.checkpoint.events import TrainEvent
 from ppdgrow.checkpoint.lineage import by_hand, lineage_up_to
 from ppdgrow.comparison.compare import Comparison
 from ppdgrow.comparison.history import RunHistory
-from ppdgrow.comparison.measures import ComparedArm
 from ppdgrow.config.requests import CompareRequest, GrowRequest, ProbeRequest, TrainRequest
 from ppdgrow.console import Narrator
 from ppdgrow.training.context import resolved_recipe
@@ -72,7 +70,8 @@ def propose_after_comparison(narrator: Narrator, comparison: Comparison, request
     for history in known:
         if history.state.lr_factor == 1.0:
             return narrator.propose(f"next, train {history.name} on, to a decayed learning rate", _train(history))
-    controls = [words for arm in comparison.grown for words in _controls(arm, request)]
+    given = {path.resolve() for path in request.paths}
+    controls = [words for arm in comparison.grown for words in arm.missing_controls(given)]
     if controls:
         arms = [Path(words[-1]) for words in controls]
         folders = [out.parent if out.parent.name.endswith("-control") else out for out in arms]
@@ -85,16 +84,6 @@ def propose_after_comparison(narrator: Narrator, comparison: Comparison, request
     report = "report.html" if find_spec("matplotlib") else "report.md"
     words = ("compare", *map(word, request.paths), "--report", report)
     return narrator.propose("next, every figure on one page", words)
-
-
-def _controls(arm: ComparedArm, request: CompareRequest) -> Iterator[Words]:
-    """The commands of its missing controls; beside a folder that was given as the arm, where its runs are the seeds."""
-    given = {path.resolve() for path in request.paths}
-    for run, words in arm.missing_controls():
-        folder, name = run.history.run.path.parent, run.history.run.path.name
-        if folder.resolve() in given:
-            words = (*words[:-1], word(folder.with_name(f"{folder.resolve().name}-control") / name))
-        yield words
 
 
 def _train(history: RunHistory) -> Words:

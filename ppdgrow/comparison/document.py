@@ -41,7 +41,7 @@ def arm_documents(arms: Sequence[ComparedArm], verdicts: Mapping[str, str | None
             "seeds": [history.seeds for history in arm.histories],
             "paired_seeds": [run.history.seeds for run in arm.pairs],
             "left_out": arm.left_out,
-            "controls": [shlex.join(("ppdgrow", *words)) for _, words in arm.missing_controls()],
+            "controls": [shlex.join(("ppdgrow", *words)) for words in arm.missing_controls()],
             "verdict": verdicts[arm.name],
             "curves": {axis: curves[axis][place] for axis in AXES},
         }

@@ -171,9 +171,9 @@ class RunHistory:
         spent = [event for event in trials if not event.is_kept]
         return sum(event.cost.flops if axis == "flops" else event.timing.seconds for event in spent)
 
-    def control(self) -> Words | None:
-        """The command that trains the ungrown control of a grown run."""
-        return control_command(self.run, self.architecture, self.state, self.events, self.recipe)
+    def control(self, *, of_arm: bool = False) -> Words | None:
+        """The command that trains the ungrown control of a grown run; see `control_command`."""
+        return control_command(self.run, self.architecture, self.state, self.events, self.recipe, of_arm=of_arm)
 
     @property
     def trials_kept(self) -> int:

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
+from pathlib import Path
 
 from ppdgrow.comparison.curves import Axis, EqualFigures, cost_ratio, equal_figures, recorded
 from ppdgrow.comparison.front import PayOff, pay_off
@@ -106,12 +107,12 @@ class ComparedArm:
         grown = [history for history in self.histories if history.insertions]
         return replace(self, pay_off=pay_off(grown, histories)) if grown else self
 
-    def missing_controls(self) -> Iterator[tuple[ComparedRun, Words]]:
-        """The commands that train what is missing to judge whether growing paid, each with the run that lacks it."""
+    def missing_controls(self, folders: Collection[Path] = ()) -> Iterator[Words]:
+        """The commands that train what is missing to judge whether growing paid; `folders` hold the runs of an arm."""
         for run in self.runs if self.pay_off is not None and self.pay_off.needs_control else ():
-            words = run.history.control()
+            words = run.history.control(of_arm=run.history.run.path.parent.resolve() in folders)
             if words is not None:
-                yield run, words
+                yield words
 
     @property
     def is_baseline(self) -> bool:

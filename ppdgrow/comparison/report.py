@@ -125,7 +125,7 @@ def _pays(comparison: Comparison) -> Iterator[Block]:
         "front at its FLOPs, its shallow phase and its rejected trials included. Compute gain: the FLOPs that the "
         "front takes for its loss, over its own; a dash where its loss is below or above that of every ungrown run."
     )
-    missing = [words for arm in comparison.grown for _, words in arm.missing_controls()]
+    missing = [words for arm in comparison.grown for words in arm.missing_controls()]
     commands = [shlex.join(("ppdgrow", *words)) for words in missing]
     if commands:
         yield Lines("Commands that train the missing ungrown controls", tuple(commands))

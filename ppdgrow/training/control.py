@@ -22,12 +22,18 @@ SEED = re.compile(r"(seed|s)[-_]?[0-9]+")
 
 
 def control_command(
-    run: RunFolder, architecture: Architecture, state: TrainerState, lineage: Iterable[Event], recipe: Recipe | None
+    run: RunFolder,
+    architecture: Architecture,
+    state: TrainerState,
+    lineage: Iterable[Event],
+    recipe: Recipe | None,
+    *,
+    of_arm: bool = False,
 ) -> Words | None:
     """Its words, without the program's name; None for a run that was not grown and trained, or does not say enough.
 
     It goes on from the checkpoint that was grown, where that is still there and its learning rate at the peak; else it
-    trains the shallow model from the start. Either way by the recipe of the grown run.
+    trains the shallow model from the start. Either way by the recipe of the grown run. `of_arm`: see `beside`.
     """
     first = next(iter(insertions(lineage)), None)
     if first is None or recipe is None or first.layers_before is None or not first.flops_per_token_before:
@@ -36,14 +42,15 @@ def control_command(
         return None
     flops = state.ledger.flops + state.ledger.trials.flops
     tokens = recipe.train.batch_size * tokens_per_example(architecture)
+    out = ("--out", word(beside(run, "control", of_arm=of_arm)))
     of_a_step = BACKWARD_FACTOR * first.flops_per_token_before * tokens
     parent = None if first.trial is not None else _undecayed(first)
     if parent is not None:
         own, spent = resolved_recipe(parent[0]).recipe, parent[2].ledger.flops
         steps = str(max(1, round((flops - spent) / of_a_step)))
-        return ("train", name_of(*parent[:2]), *_changed(own, recipe), "--steps", steps, *_out(run))
+        return ("train", name_of(*parent[:2]), *_changed(own, recipe), "--steps", steps, *out)
     shallow = ("train", "--recipe", word(run.recipe_path), "--layers", str(first.layers_before))
-    return (*shallow, "--steps", str(round(flops / of_a_step)), *of_one_run(recipe), *_out(run))
+    return (*shallow, "--steps", str(round(flops / of_a_step)), *of_one_run(recipe), *out)
 
 
 def _undecayed(grown: GrowEvent) -> tuple[RunFolder, Path, TrainerState] | None:
@@ -65,16 +72,20 @@ def _changed(parent: Recipe, recipe: Recipe) -> Words:
     return tuple(word for key in keys for word in ("-o", f"{key}={format_value(new[key])}"))
 
 
-def _out(run: RunFolder) -> Words:
-    return ("--out", word(beside(run, "control")))
+def beside(run: RunFolder, what: str, *, of_arm: bool = False) -> Path:
+    """Where a run that is held against another goes: beside it, or beside the folder that holds the runs of its arm.
 
-
-def beside(run: RunFolder, what: str) -> Path:
-    """Where a run that is held against another goes: beside it, or beside the folder of the seeds of its arm."""
-    place = run.path if run.path.name not in ("", "..") else run.path.resolve()
-    if SEED.fullmatch(place.name) and place.parent.name not in ("", ".."):
-        return place.parent.with_name(f"{place.parent.name}-{what}") / place.name
+    `of_arm`: its folder is such a one; else that is known by a name such as `seed-3`.
+    """
+    place = _named(run.path)
+    if of_arm or (SEED.fullmatch(place.name) and place.parent.name not in ("", "..")):
+        folder = _named(place.parent)
+        return folder.with_name(f"{folder.name}-{what}") / place.name
     return place.with_name(f"{place.name}-{what}")
+
+
+def _named(path: Path) -> Path:
+    return path if path.name not in ("", "..") else path.resolve()
 
 
 def of_one_run(recipe: Recipe) -> Words:

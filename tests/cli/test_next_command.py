@@ -137,13 +137,19 @@ def test_the_control_goes_on_from_the_checkpoint_that_was_grown_by_the_recipe_of
     assert words_of_control(told)[:5] == ["train", "--recipe", "t/recipe.yaml", "--layers", "2"]
 
 
-def test_the_controls_of_a_folder_of_seeds_are_a_folder_beside_it(ppdgrow: Command) -> None:
+def test_the_controls_of_a_folder_of_seeds_are_a_folder_beside_it(
+    ppdgrow: Command, monkeypatch: pytest.MonkeyPatch
+) -> None:
     for seed in (0, 1):
         ppdgrow(f"train --layers 4 --steps 8 --seed {seed} --out base/r{seed} --quiet", *TINY)
         ppdgrow(f"train --layers 2 --grow-to 4 --steps 8 --seed {seed} --out grown/r{seed} --quiet", *TINY)
     *controls, compare = proposed(ppdgrow("compare base grown"))
     assert [words[-1] for words in controls] == ["grown-control/r0", "grown-control/r1"]
     assert compare == ["compare", "base", "grown-control", "grown"]
+    with monkeypatch.context() as inside:
+        inside.chdir("grown")
+        *_, from_inside = proposed(ppdgrow("compare ../base ."))
+    assert Path(from_inside[2]).name == "grown-control"
     for words in controls:
         ppdgrow("", *words)
     told = ppdgrow("", *compare)
