@@ -6,18 +6,13 @@ from pathlib import Path
 
 import pytest
 from command_line import TINY, Command
+from equality import result, same
 
-from ppdgrow.checkpoint import RunFolder, read_checkpoint, read_config
+from ppdgrow.checkpoint import RunFolder, read_config
 from ppdgrow.checkpoint.events import GrowEvent, read_events
 from ppdgrow.config.growth import GrowthConfig
 from ppdgrow.config.load import Layer, read_yaml, resolve
 from ppdgrow.errors import ConfigError
-
-
-def weights(run: str) -> dict[str, bytes]:
-    newest = RunFolder(Path(run)).newest_valid()
-    assert newest is not None
-    return {name: tensor.numpy().tobytes() for name, tensor in read_checkpoint(newest).tensors.items()}
 
 
 def growths(run: str) -> list[GrowEvent]:
@@ -28,13 +23,13 @@ def test_it_is_one_entry_of_growth_that_is_kept_unjudged(ppdgrow: Command) -> No
     ppdgrow("train --layers 2 --steps 12 --grow-to 6 --grow-at 50% --pair attention,ffn --out line", *TINY)
     entry = "{at: 6, pair: [attention, ffn], pairs: 2, trial: {steps: 1, rule: always}}"
     ppdgrow("train --layers 2 --steps 12 --out entry", *TINY, "-o", f"growth=[{entry}]")
-    assert weights("line") == weights("entry")
+    assert same(result("line"), result("entry"))
     recorded = resolve([Layer("run", read_yaml(Path("line/recipe.yaml")))]).recipe.growth
     assert recorded == resolve([Layer("run", read_yaml(Path("entry/recipe.yaml")))]).recipe.growth
     (event,) = growths("line")
     assert [event.step, event.layers_before, event.layers_after, event.bit_exact] == [6, 2, 6, True]
     ppdgrow("train --layers 2 --steps 12 --grow-to 6 --grow-at 7 --pair attention,ffn --out later", *TINY)
-    assert weights("line") != weights("later"), "control: another step is another model"
+    assert not same(result("line"), result("later")), "control: another step is another model"
 
 
 @pytest.mark.parametrize("method", ["zero", "copy", "fresh"])
@@ -56,11 +51,11 @@ def test_from_a_checkpoint_the_share_is_of_the_further_steps(ppdgrow: Command, s
 def test_the_same_command_goes_on_and_another_length_is_another_run(ppdgrow: Command) -> None:
     line = "train --layers 2 --grow-to 4 --grow-at 50% --out run --steps"
     ppdgrow(f"{line} 12", *TINY)
-    before = weights("run")
+    before = result("run")
     assert "already finished" in ppdgrow(f"{line} 12", *TINY).stderr
     told = ppdgrow(f"{line} 20", *TINY, code=2).stderr
     assert "growth[0].at: 6 -> 10" in told
-    assert weights("run") == before
+    assert same(result("run"), before)
 
 
 @pytest.mark.parametrize(
