@@ -75,7 +75,10 @@ def test_the_story(ppdgrow: Command, shallow: Path) -> None:
     assert compared["runs"][1]["insertions"][0]["loss_before"] == grown["validation"]["loss_before"]
     assert compared["criteria"][0]["passed"] is True
     assert compared["criteria"][0]["value"] == 0
-    assert compared["verdict"] in ("accept", "reject")
+    judged = [criterion["passed"] for criterion in compared["criteria"] if criterion["passed"] is not None]
+    assert len(judged) == 5, "of training too; there is no ungrown control"
+    assert compared["verdict"] == ("accept" if all(judged) else "reject")
+    assert compared["pays"] == "not judged"
 
 
 def test_the_three_lines_of_the_readme_work_as_typed(ppdgrow: Command) -> None:
