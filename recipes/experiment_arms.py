@@ -40,6 +40,13 @@ SIZES = {
     ),
     "cifar10-cpu": Size(steps=1500, at=400, equal_steps=1308, wider="--width 256 -o model.heads=8"),
     "cifar10-gpu": Size(steps=30_000, at=8100, equal_steps=25_963, wider="--width 768 -o model.heads=12"),
+    "cifar10-front": Size(
+        steps=4000,
+        at=2000,
+        equal_steps=3015,
+        wider="--width 128 -o model.heads=4",
+        budgets={"small": 3.42, "medium": 6.85, "large": 12.9},
+    ),
 }
 
 
@@ -154,6 +161,7 @@ def _in_run(
 
 BUDGETS: tuple[Budget, ...] = ("small", "medium", "large")
 RATES: Mapping[int, tuple[float, ...]] = {
+    1: (12e-3, 16e-3, 24e-3),
     2: (4e-3, 6e-3, 8e-3, 12e-3, 16e-3, 24e-3),
     3: (4e-3, 6e-3, 8e-3, 12e-3),
     4: (4e-3, 6e-3, 8e-3),
@@ -206,7 +214,7 @@ SETS = {
     ),
     "rates": ArmSet(("lr-2e-3", "lr-1e-3", "lr-4e-3", "lr-8e-3"), seeds=(100,)),
     "front-rates": ArmSet(
-        tuple(_scratch(depth, "small", lr) for depth in DEPTHS for lr in RATES[depth]),
+        tuple(_scratch(depth, "small", lr) for depth in RATES for lr in RATES[depth]),
         seeds=(100,),
     ),
     "grown-rates": ArmSet(
