@@ -22,6 +22,7 @@ FLOORS = (
     ("surgery",),
     ("engine",),
     ("training",),
+    ("pretrained",),
     ("growth",),
     ("comparison", "probing"),
     ("api",),
