@@ -164,8 +164,8 @@ RATES: Mapping[int, tuple[float, ...]] = {
     1: (12e-3, 16e-3, 24e-3),
     2: (4e-3, 6e-3, 8e-3, 12e-3, 16e-3, 24e-3),
     3: (4e-3, 6e-3, 8e-3, 12e-3),
-    4: (4e-3, 6e-3, 8e-3),
-    **dict.fromkeys((6, 8, 12), (3e-3, 4e-3, 6e-3)),
+    4: (4e-3, 6e-3, 8e-3, 12e-3, 16e-3),
+    **dict.fromkeys((6, 8, 12), (3e-3, 4e-3, 6e-3, 8e-3, 12e-3)),
 }
 SCHEDULES: tuple[tuple[int, tuple[tuple[int, int], ...]], ...] = (
     *((2, ((50, depth),)) for depth in (6, 8, 4, 12)),
