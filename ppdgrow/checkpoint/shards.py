@@ -45,10 +45,12 @@ def weight_files(folder: Path) -> dict[str, str]:
 
 
 class TensorHeader(NamedTuple):
-    """What a safetensors file says of a tensor: its type, such as `F32`, and its shape."""
+    """What a safetensors file says of a tensor: its type, such as `F32`, its shape, and its place in the file."""
 
     dtype: str
     shape: tuple[int, ...]
+    start: int
+    stop: int
 
 
 def weight_layout(folder: Path) -> dict[str, dict[str, TensorHeader]]:
@@ -76,12 +78,25 @@ def read_weights(folder: Path) -> dict[str, Tensor]:
 
 def tensor_headers(path: Path) -> dict[str, TensorHeader]:
     """The tensors in a safetensors file, from a header that fits the file's size and names nothing twice."""
+    return read_header(path)[0]
+
+
+def read_header(path: Path) -> tuple[dict[str, TensorHeader], dict[str, str]]:
+    """The tensors in a safetensors file as `tensor_headers`, and the file's metadata."""
     with _whole_safetensors(path), safe_open(path, framework="pt") as file:
         names = list(file.keys())
+        metadata = dict(file.metadata() or {})
         with path.open("rb") as raw:
             # The library keeps the last of two tensors with one name, silently.
-            header = strict_json(raw.read(int.from_bytes(raw.read(8), "little")))
-    return {name: TensorHeader(header[name]["dtype"], tuple(header[name]["shape"])) for name in names}
+            length = int.from_bytes(raw.read(8), "little")
+            header = strict_json(raw.read(length))
+    headers = {}
+    for name in names:
+        start, stop = header[name]["data_offsets"]
+        headers[name] = TensorHeader(
+            header[name]["dtype"], tuple(header[name]["shape"]), 8 + length + start, 8 + length + stop
+        )
+    return headers, metadata
 
 
 def read_safetensors(path: Path) -> dict[str, Tensor]:
