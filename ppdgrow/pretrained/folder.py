@@ -11,6 +11,7 @@ from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from functools import cached_property
+from importlib import import_module
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -298,9 +299,22 @@ def load_config(path: Path, config: Mapping[str, Any]) -> Any:
             "pip install -U transformers, or take a model that it knows"
         )
     try:
-        return CONFIG_MAPPING[model_type].from_dict(dict(config))
+        with quiet():
+            return CONFIG_MAPPING[model_type].from_dict(dict(config))
     except Exception as error:  # whatever the class of some model makes of a wrong value
         raise invalid(path / CONFIG, f"Transformers {version} refuses it ({' '.join(str(error).split())})") from None
+
+
+@contextmanager
+def quiet() -> Iterator[None]:
+    """Keep Transformers from advising on a config that is only read."""
+    logging: Any = import_module("transformers.utils.logging")
+    level = logging.get_verbosity()
+    logging.set_verbosity_error()
+    try:
+        yield
+    finally:
+        logging.set_verbosity(level)
 
 
 def _refuse_without_safetensors(path: Path) -> None:
