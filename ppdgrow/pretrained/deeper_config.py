@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from ppdgrow.errors import ConfigError
+from ppdgrow.errors import ConfigError, InvalidInputError
 from ppdgrow.pretrained.folder import CONFIG, PretrainedFolder, load_config
 
 # Lists with an entry for each layer, among those that are as long as the model is deep.
@@ -89,7 +89,13 @@ def _write_out_kinds(folder: PretrainedFolder, stack: Stack, config: dict[str, A
 
 
 def _differing(folder: PretrainedFolder, config: Mapping[str, Any], wanted: Mapping[str, Any]) -> Sequence[str]:
-    found = vars(load_config(folder.path, config))
+    try:
+        found = vars(load_config(folder.path, config))
+    except InvalidInputError as error:
+        raise ConfigError(
+            f"model_type {folder.model_type!r} cannot be given {config[folder.layers_key]} layers by its config alone "
+            f"({str(error).partition(': ')[2]}): grow it by pairs"
+        ) from None
     return [key for key, value in wanted.items() if found.get(key) != value]
 
 

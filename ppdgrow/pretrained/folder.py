@@ -15,7 +15,7 @@ from importlib import import_module
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from ppdgrow.checkpoint.safe_read import WAY_OUT, invalid, plain_file, read_json
+from ppdgrow.checkpoint.safe_read import MAX_JSON_BYTES, PLAIN_NAME, WAY_OUT, invalid, plain_file, read_json
 from ppdgrow.checkpoint.shards import INDEX, SINGLE, read_header, weight_files
 from ppdgrow.errors import ConfigError, InvalidInputError
 from ppdgrow.pretrained.families import FAMILIES, Family
@@ -23,6 +23,7 @@ from ppdgrow.pretrained.families import FAMILIES, Family
 CONFIG = "config.json"
 ADAPTER = "adapter_config.json"
 GROWN = "ppdgrow"  # the model_type of a folder with pairs
+CHUNK = 2**20
 FRESH_COPY = "get a fresh copy of the folder"
 PICKLED = ("*.bin", "*.pt", "*.pth", "*.ckpt", "*.h5", "*.msgpack", "*.index.json")
 FLOATS = ("F64", "F32", "F16", "BF16")
@@ -121,32 +122,45 @@ class PretrainedFolder:
         prefix = f"{self.layers}{index}."
         return {name.removeprefix(prefix): entry for name, entry in self.entries.items() if name.startswith(prefix)}
 
-    def read(self, name: str, chunk: int = 2**20) -> Iterator[bytes]:
+    def read(self, name: str) -> Iterator[bytes]:
         """The bytes of a tensor, some at a time."""
         entry = self.entries[name]
-        path = self.path / entry.file
-        with reading(self.path), path.open("rb") as file:
-            file.seek(entry.start)
-            left = entry.stop - entry.start
-            while left:
-                data = file.read(min(chunk, left))
-                if not data:
-                    raise invalid(path, "it became shorter while it was read")
-                left -= len(data)
-                yield data
+        return read_range(self.path / entry.file, entry.start, entry.stop)
+
+
+def read_range(path: Path, start: int = 0, stop: int | None = None) -> Iterator[bytes]:
+    """Some bytes of a file, a chunk at a time; to its end without `stop`."""
+    with reading(path), path.open("rb") as file:
+        file.seek(start)
+        left = path.stat().st_size - start if stop is None else stop - start
+        while left:
+            data = file.read(min(CHUNK, left))
+            if not data:
+                raise invalid(path, "it became shorter while it was read")
+            left -= len(data)
+            yield data
 
 
 def is_pretrained(path: Path) -> bool:
     """Whether a folder is meant for Transformers, also one that `read_folder` refuses: an adapter, a GGUF file."""
+    path = snapshot(path)
     if (path / ADAPTER).is_file() or any(path.glob("*.gguf")):
         return True
-    if not (path / CONFIG).is_file():
-        return False
     try:
-        document = read_json(path / CONFIG)
-    except InvalidInputError:
+        return b'"model_type"' in (path / CONFIG).read_bytes()[:MAX_JSON_BYTES]
+    except OSError:
         return False
-    return isinstance(document, dict) and "model_type" in document
+
+
+def snapshot(path: Path) -> Path:
+    """The snapshot that a repository's folder in a hub cache stands for, that of `main`; else the path itself."""
+    main = path / "refs" / "main"
+    try:
+        revision = main.read_text(encoding="utf-8").strip()
+    except (OSError, UnicodeDecodeError):
+        return path
+    found = path / "snapshots" / revision
+    return found if PLAIN_NAME.fullmatch(revision) and found.is_dir() else path
 
 
 @contextmanager
@@ -164,13 +178,14 @@ def read_folder(path: Path, layer_path: str | None = None) -> PretrainedFolder:
     """Read a folder of Transformers without its weights.
 
     Args:
-        path: the folder; in a hub cache, that of a snapshot.
+        path: the folder; in a hub cache, that of a snapshot or of its repository.
         layer_path: where the layers are, such as `model.layers`; found by the names of the tensors if None.
 
     Raises:
         InvalidInputError: it is damaged, or a model of a sort that ppdgrow does not deepen.
         ConfigError: Transformers is not installed, or `layer_path` names no layers.
     """
+    path = snapshot(path)
     with reading(path):
         _refuse_other_folders(path)
         config = read_json(plain_file(path, CONFIG))

@@ -18,9 +18,9 @@ from ppdgrow.errors import ConfigError
 from ppdgrow.pretrained.card import model_card, parent_name
 from ppdgrow.pretrained.deeper_config import Stack, deeper_config, with_lineage
 from ppdgrow.pretrained.families import AXES
-from ppdgrow.pretrained.folder import PretrainedFolder, TensorEntry
+from ppdgrow.pretrained.folder import CHUNK, PretrainedFolder, TensorEntry
 from ppdgrow.pretrained.skeleton import as_on_disk, draw_layer, layer_list, refuse_changed_layers, skeleton
-from ppdgrow.pretrained.write import CHUNK, Grown, NewTensor, refuse_output, write_grown
+from ppdgrow.pretrained.write import Grown, NewTensor, refuse_output, write_grown
 
 DTYPES = {"F64": torch.float64, "F32": torch.float32, "F16": torch.float16, "BF16": torch.bfloat16}
 LEGACY = {".gamma": ".weight", ".beta": ".bias"}  # of norms in old checkpoints
@@ -101,8 +101,8 @@ def grow_plain(
         positions=tuple(sorted(positions)),
         ids=tuple(f"{folder.layers}{number}" for number in stack.new),
         theta_0=way.theta_0,
-        notes=notes,
-        preserves=way.preserves,
+        notes=(*notes, *_doubts(folder, way)),
+        preserves=way.preserves and folder.family is not None,
     )
     event = {
         "method": method,
@@ -120,7 +120,7 @@ def grow_plain(
         renamed=_renaming(folder, stack),
         card=model_card(folder, grown, config),
     )
-    return replace(grown, notes=(*notes, *left))
+    return replace(grown, notes=(*grown.notes, *left))
 
 
 def plan_stack(folder: PretrainedFolder, positions: Sequence[int]) -> Stack:
@@ -154,6 +154,14 @@ def plan_stack(folder: PretrainedFolder, positions: Sequence[int]) -> Stack:
         if place < count:
             sources.append(place)
     return Stack(tuple(sources), tuple(new))
+
+
+def _doubts(folder: PretrainedFolder, way: PlainMethod) -> tuple[str, ...]:
+    """What is taken on trust in a model that is not in the registry."""
+    if folder.family is not None:
+        return ()
+    took = f"model_type {folder.model_type!r} is not in the registry: its layers are taken to be {folder.layers}*"
+    return (f"{took}, and that the function stays the same has to be checked" if way.zeroes else took,)
 
 
 def _renaming(folder: PretrainedFolder, stack: Stack) -> Callable[[str], str]:

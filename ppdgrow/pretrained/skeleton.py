@@ -23,13 +23,10 @@ def skeleton(path: Path, config: Mapping[str, Any]) -> nn.Module:
     loaded = load_config(path, config)
     names = config.get("architectures") or []
     model_class = getattr(transformers, str(names[0]), None) if isinstance(names, list) and names else None
+    make = transformers.AutoModel.from_config if model_class is None else model_class._from_config
     with torch.device("meta"), quiet():
-        model: nn.Module
-        if model_class is None:
-            model = transformers.AutoModel.from_config(loaded)
-        else:
-            model = model_class._from_config(loaded)
-        return model
+        model: nn.Module = make(loaded)
+    return model
 
 
 def layer_list(model: nn.Module, count: int, family: Family | None) -> tuple[str, nn.ModuleList]:

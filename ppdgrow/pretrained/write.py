@@ -6,26 +6,28 @@ generation settings, chat template, licence; not its weights in other formats, w
 
 from __future__ import annotations
 
+import errno
 import json
-import shutil
+import os
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import chain
 from pathlib import Path
 from typing import Any
 
-from ppdgrow.atomic import new_folder
+from ppdgrow.atomic import free_bytes, new_folder, storage_errors
 from ppdgrow.checkpoint.safe_read import PLAIN_NAME, json_text, plain_file, read_json
 from ppdgrow.checkpoint.shards import INDEX
 from ppdgrow.errors import ConfigError
-from ppdgrow.pretrained.folder import CONFIG, PretrainedFolder, TensorEntry, reading
+from ppdgrow.pretrained.folder import CONFIG, PretrainedFolder, TensorEntry, read_range, reading
 
 CARD = "README.md"
 PARENT_CARD = "README.parent.md"
 SHARD = "model-{:05d}-of-{:05d}.safetensors"
 SHARD_BYTES = 5 * 10**9  # as Transformers splits
-CHUNK = 2**20
+# Of weights in whatever format, and of the optimizer's state.
 WEIGHTS = (".safetensors", ".bin", ".pt", ".pth", ".ckpt", ".h5", ".msgpack", ".onnx", ".onnx_data", ".gguf", ".ot")
-LEFT_BEHIND = (CONFIG, CARD, INDEX, "trainer_state.json", "pytorch_model.bin.index.json", "tf_model.h5.index.json")
+REWRITTEN = (CONFIG, CARD, INDEX)
 ITEM_BYTES = {"F64": 8, "F32": 4, "F16": 2, "BF16": 2}
 
 
@@ -104,16 +106,34 @@ def write_grown(
         texts: further files by name, such as code.
     """
     refuse_output(folder, out)
-    with new_folder(out, replace=False) as temporary, reading(folder.path):
-        notes = _carry_over(folder.path, temporary)
-        _write_weights(folder, temporary, new, renamed)
+    with reading(folder.path):
+        files, left = _to_carry_over(folder.path)
         front, old_card = _old_card(folder.path)
+    size = _size(folder, new)
+    with storage_errors(out, size):
+        if free_bytes(out) < size:
+            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+    with new_folder(out, replace=False) as temporary:
+        for name, source in files.items():
+            (temporary / name).parent.mkdir(parents=True, exist_ok=True)
+            _write_chunks(temporary / name, read_range(source))
+        _write_weights(folder, temporary, new, renamed)
         if old_card is not None and not (temporary / PARENT_CARD).exists():
             (temporary / PARENT_CARD).write_text(old_card, encoding="utf-8")
         (temporary / CARD).write_text(front + card, encoding="utf-8")
         for name, text in {CONFIG: json_text(dict(config)), **(texts or {})}.items():
             (temporary / name).write_text(text, encoding="utf-8")
-    return notes
+    return (f"not taken along, since it is not part of the grown model: {', '.join(left)}",) if left else ()
+
+
+def _size(folder: PretrainedFolder, new: Sequence[NewTensor]) -> int:
+    """Bytes of all tensors of the grown folder."""
+    return sum(entry.stop - entry.start for entry in folder.entries.values()) + sum(tensor.nbytes for tensor in new)
+
+
+def _write_chunks(path: Path, chunks: Iterable[bytes]) -> int:
+    with path.open("wb") as file:
+        return sum(file.write(chunk) for chunk in chunks)
 
 
 def _write_weights(
@@ -133,8 +153,7 @@ def _write_weights(
         _write_new(out / name, tensors)
     if len(weight_map) != len(folder.entries) + len(new):
         raise RuntimeError("two tensors of the grown folder have one name")
-    size = sum(entry.stop - entry.start for entry in folder.entries.values()) + sum(tensor.nbytes for tensor in new)
-    index = {"metadata": {"total_size": size}, "weight_map": dict(sorted(weight_map.items()))}
+    index = {"metadata": {"total_size": _size(folder, new)}, "weight_map": dict(sorted(weight_map.items()))}
     (out / INDEX).write_text(json_text(index), encoding="utf-8")
 
 
@@ -154,65 +173,53 @@ def _shards(new: Sequence[NewTensor]) -> Iterator[list[NewTensor]]:
 def _copy_file(source: Path, target: Path, entries: Mapping[str, TensorEntry], metadata: Mapping[str, str]) -> None:
     """A weight file under new names: another header before the same bytes."""
     first = min((entry.start for entry in entries.values()), default=0)
-    places = {name: (entry.dtype, entry.shape, entry.start - first) for name, entry in entries.items()}
-    with source.open("rb") as read, target.open("wb") as file:
-        file.write(_header(places, {n: e.stop - e.start for n, e in entries.items()}, metadata))
-        read.seek(first)
-        shutil.copyfileobj(read, file, CHUNK)
+    places = {
+        name: (entry.dtype, entry.shape, entry.start - first, entry.stop - first) for name, entry in entries.items()
+    }
+    _write_chunks(target, chain((_header(places, metadata),), read_range(source, first)))
 
 
 def _write_new(target: Path, tensors: Sequence[NewTensor]) -> None:
     """Wide types first, as the library does, so that each tensor is aligned."""
-    tensors = sorted(tensors, key=lambda tensor: -ITEM_BYTES[tensor.dtype])
+    tensors = sorted(tensors, key=lambda tensor: -ITEM_BYTES.get(tensor.dtype, 1))
     places, at = {}, 0
     for tensor in tensors:
-        places[tensor.name] = (tensor.dtype, tensor.shape, at)
+        places[tensor.name] = (tensor.dtype, tensor.shape, at, at + tensor.nbytes)
         at += tensor.nbytes
-    with target.open("wb") as file:
-        file.write(_header(places, {tensor.name: tensor.nbytes for tensor in tensors}, {"format": "pt"}))
-        for tensor in tensors:
-            written = sum(file.write(chunk) for chunk in tensor.chunks())
-            if written != tensor.nbytes:
-                raise RuntimeError(f"{tensor.name}: {written} bytes written, {tensor.nbytes} expected")
+    header = _header(places, {"format": "pt"})
+    written = _write_chunks(target, chain((header,), *(tensor.chunks() for tensor in tensors)))
+    if written != len(header) + at:
+        raise RuntimeError(f"{target.name}: {written} bytes written, {len(header) + at} expected")
 
 
-def _header(
-    places: Mapping[str, tuple[str, tuple[int, ...], int]], nbytes: Mapping[str, int], metadata: Mapping[str, str]
-) -> bytes:
+def _header(places: Mapping[str, tuple[str, tuple[int, ...], int, int]], metadata: Mapping[str, str]) -> bytes:
     document: dict[str, Any] = {"__metadata__": dict(metadata)} if metadata else {}
-    for name, (dtype, shape, start) in places.items():
-        document[name] = {"dtype": dtype, "shape": list(shape), "data_offsets": [start, start + nbytes[name]]}
+    for name, (dtype, shape, start, stop) in places.items():
+        document[name] = {"dtype": dtype, "shape": list(shape), "data_offsets": [start, stop]}
     text = json.dumps(document, separators=(",", ":"), ensure_ascii=False).encode("utf-8")
     text += b" " * (-len(text) % 8)
     return len(text).to_bytes(8, "little") + text
 
 
-def _carry_over(source: Path, target: Path) -> tuple[str, ...]:
-    """Copy what is neither weights nor rewritten; returns a note on each file that was left behind."""
+def _to_carry_over(source: Path) -> tuple[dict[str, Path], list[str]]:
+    """The files that go along, by their path below the folder, and names of what stays: weights in other formats."""
     modules = _pipeline_folders(source)
+    files: dict[str, Path] = {}
     left = []
     for path in sorted(source.iterdir()):
-        if path.name.startswith(".") or path.name in LEFT_BEHIND:
+        if path.name.startswith(".") or path.name in REWRITTEN or (path.suffix == ".safetensors" and path.is_file()):
             continue
-        if path.is_dir():
-            files = [file for file in sorted(path.rglob("*")) if not file.is_dir()]
-            if path.name not in modules and any(file.suffix in WEIGHTS for file in files):
-                left.append(f"{path.name}/")
-                continue
-        elif path.suffix in WEIGHTS:
-            if path.suffix != ".safetensors":
-                left.append(path.name)
+        inside = sorted(path.rglob("*")) if path.is_dir() else [path]
+        if path.name not in modules and any(file.suffix in WEIGHTS for file in inside):
+            left.append(path.name)
             continue
-        else:
-            files = [path]
-        for file in files:
+        for file in inside:
+            name = file.relative_to(source).as_posix()
             if not PLAIN_NAME.fullmatch(file.name):
-                left.append(str(file.relative_to(source)))
-                continue
-            place = target / file.relative_to(source)
-            place.parent.mkdir(parents=True, exist_ok=True)
-            shutil.copyfile(plain_file(file.parent, file.name), place)
-    return (f"not taken along, since it is not part of the grown model: {', '.join(left)}",) if left else ()
+                left.append(name)
+            elif not file.is_dir():
+                files[name] = plain_file(file.parent, file.name)
+    return files, left
 
 
 def _pipeline_folders(source: Path) -> set[str]:
