@@ -31,6 +31,7 @@ def _check_position(position: str) -> str:
 
 Position = Annotated[str, AfterValidator(_check_position)]
 
+MAX_PAIRS = 4096
 # Measured: at 1,000 a pair trains; at 10,000 fp32 rounds its updates at the default learning rate to nothing.
 MAX_SCALE = 1000.0
 
@@ -113,7 +114,7 @@ class GrowthConfig(Frozen):
     pair: tuple[PairName, ...] = key(
         ("ffn",), f"kinds, the last repeats: {', '.join(PAIR_NAMES)}", strict=False, min_length=1
     )
-    pairs: int = key(1, "number of pairs, each two layers", ge=1, le=4096)
+    pairs: int = key(1, "number of pairs, each two layers", ge=1, le=MAX_PAIRS)
     position: Position = key("interleave", f"{', '.join(NAMED_POSITIONS)}, or block numbers as 2,4,6")
     source: Source | None = key(None, "of theta_0; null: copy if coupled, slice if residual")
     scale: Scale = key(1.0, f"factor on the output projections of theta_0, at most {MAX_SCALE:g}")

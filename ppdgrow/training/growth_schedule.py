@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from ppdgrow.config.architecture import Architecture
@@ -102,30 +102,41 @@ class PlannedGrowth:
         return self.after[0]
 
 
-def planned_growths(growth_schedule: GrowthSchedule, architecture: Architecture) -> list[PlannedGrowth]:
+def planned_growths(
+    growth_schedule: GrowthSchedule, architecture: Architecture, sources: Mapping[str, str] | None = None
+) -> list[PlannedGrowth]:
     """The growths of a run, as if each were kept; those at a plateau at the earliest.
 
     Raises:
-        ConfigError: the run has no room for one, or it would not fit the model; names the entry.
+        ConfigError: the run has no room for one, or it would not fit the model; names the entry, or the flag that by
+            `sources` gave its place.
     """
     planned: list[PlannedGrowth] = []
     first, last = growth_schedule.first, growth_schedule.last
     free_from = first
     for index, entry in enumerate(growth_schedule.entries):
         where = f"growth[{index}]"
+        flag = (sources or {}).get(f"{where}.at")
         start = free_from if entry.step is None else entry.step
         if start < first:
-            raise ConfigError(f"{where}.at is {start}, but the run starts at step {first}: choose a later step")
+            name = flag or f"{where}.at"
+            raise ConfigError(f"{name} is {start}, but the run starts at step {first}: choose a later step")
         free_from = start + entry.trial.steps
         if free_from > last:
+            if flag is not None:
+                earlier = "grow earlier, such as at 50%, or " if last - first > entry.trial.steps else ""
+                raise ConfigError(f"{flag} is {start}, but the run ends at step {last}: {earlier}set more --steps")
+            needed = f"{entry.trial.steps} step{'' if entry.trial.steps == 1 else 's'}"
             raise ConfigError(
-                f"{where} needs {entry.trial.steps} steps for its trial, from step {start} at the earliest, but the "
-                f"run ends at step {last}: grow earlier, shorten trial.steps, or set more --steps"
+                f"{where} needs {needed} for its trial, from step {start} at the earliest, but the run ends at step "
+                f"{last}: grow earlier, shorten trial.steps, or set more --steps"
             )
         requests = requests_of(entry)
         try:
             plans = [plan_growth(architecture, request, step=max(1, start)) for request in requests]
         except ConfigError as error:
+            if flag is not None:
+                raise
             raise ConfigError(f"{where}: {str(error).replace('--', '')}") from None  # keys here, not flags
         after = tuple(untie(plan.architecture, {}, {})[0] for plan in plans)
         planned.append(PlannedGrowth(entry, start, architecture, requests, after))

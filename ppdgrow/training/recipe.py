@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 
+from ppdgrow.config.growth import MAX_PAIRS
 from ppdgrow.config.kinds import FAMILIES
 from ppdgrow.config.load import Layer, Resolved, resolve
 from ppdgrow.config.schema import NOT_INHERITED, Recipe, flatten
@@ -25,8 +27,8 @@ def resolve_training(
 ) -> Resolved:
     """The recipe of a `train` command: defaults < checkpoint < the given layers, then the data's defaults.
 
-    `grow_to` is the depth to reach by the growth `entry`, whose `pairs` follow from it. Growths at a share of the steps
-    get the step that it is in this run.
+    `grow_to` is the depth to reach by the growth `entry`, whose `pairs` follow from it, and whose keys have flags as
+    their sources. Growths at a share of the steps get the step that it is in this run.
 
     Raises:
         ConfigError: a bad key or value, or a model key that contradicts the checkpoint.
@@ -57,7 +59,17 @@ def resolve_training(
                 f"--grow-to gives a growth, and growth has {len(resolved.recipe.growth)} of its own "
                 f"({resolved.sources['growth']}): give one or the other, or -o growth=[]"
             )
-        resolved = resolved.replace({"growth": [{**entry, "pairs": _pairs_to(model.layers, grow_to)}]}, "--grow-to")
+        pairs = _pairs_to(model.layers, grow_to)
+        resolved = resolved.replace({"growth": [{**entry, "pairs": pairs}]}, "--grow-to")
+        listed = len(resolved.recipe.growth[0].pair)
+        if listed > pairs:
+            raise ConfigError(
+                f"--pair lists {listed} kinds, but --grow-to {grow_to} adds {pairs} pair{'' if pairs == 1 else 's'} to "
+                f"{model.layers} layers: list fewer, or give --grow-to {model.layers + 2 * listed}"
+            )
+        flags = {"at": "--grow-at", "pair": "--pair", "method": "--method"}
+        by_flag = {f"growth[0].{key}": flag for key, flag in flags.items() if key in entry}
+        resolved = replace(resolved, sources=resolved.sources | by_flag)
     first, steps = 0 if parent is None else parent.step, resolved.recipe.train.steps
     growths = tuple(growth.in_run(first, steps) for growth in resolved.recipe.growth)
     if growths == resolved.recipe.growth:
@@ -69,6 +81,9 @@ def _pairs_to(layers: int, depth: int) -> int:
     pairs, rest = divmod(depth - layers, 2)
     if pairs < 1:
         raise ConfigError(f"--grow-to is {depth}, but the model has {layers} layers already: give {layers + 2} or more")
+    if pairs > MAX_PAIRS:
+        most = layers + 2 * MAX_PAIRS
+        raise ConfigError(f"--grow-to is {depth}, but a growth of {layers} layers reaches {most} at most: give less")
     if rest:
         raise ConfigError(
             f"--grow-to is {depth}, but the model has {layers} layers and a growth adds two at a time: give "
