@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 from ppdgrow.config.architecture import Architecture
-from ppdgrow.config.growth import Candidate, GrowthConfig
+from ppdgrow.config.growth import Candidate, GrowthConfig, Method, Source
 from ppdgrow.errors import ConfigError
-from ppdgrow.surgery import GrowthRequest, plan_growth, untie
+from ppdgrow.surgery import METHODS, GrowthRequest, plan_growth, untie
 from ppdgrow.training.acceptance import RULES
 
 
@@ -74,6 +74,13 @@ def is_plateau(losses: Sequence[float], patience: int) -> bool:
 def requests_of(entry: GrowthConfig) -> tuple[GrowthRequest, ...]:
     """The growths that an entry tries: its candidates, or itself."""
     return tuple(_request(entry, candidate) for candidate in entry.candidates or (Candidate(),))
+
+
+def unused_options(asked: Collection[str], method: Method, source: Source | None) -> Iterator[tuple[str, str]]:
+    """Of the options that were asked for, by the keys of `GrowthConfig`, those that do nothing, and with what."""
+    for key in METHODS[method].unused(source):
+        if key in asked:
+            yield key, f"source {source}" if method == "pair" else f"method {method}"
 
 
 def _request(entry: GrowthConfig, candidate: Candidate) -> GrowthRequest:

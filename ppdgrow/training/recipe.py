@@ -2,17 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
-from ppdgrow.config.growth import MAX_PAIRS
+from ppdgrow.config.growth import MAX_PAIRS, GrowthConfig
 from ppdgrow.config.kinds import FAMILIES
 from ppdgrow.config.load import Layer, Resolved, resolve
 from ppdgrow.config.schema import NOT_INHERITED, Recipe, flatten
 from ppdgrow.data import Dataset, canonical_name, resolve_defaults
 from ppdgrow.errors import ConfigError
 from ppdgrow.training.context import Parent
+from ppdgrow.training.growth_schedule import unused_options
 
 # Keys that say where a run finds things, in how many microbatches it computes and what it keeps, not what it computes.
 NOT_IDENTITY = ("data.directory", "train.accumulate", "train.keep")
@@ -108,7 +109,23 @@ def unused_keys(resolved: Resolved, dataset: Dataset) -> list[str]:
     for key in data.model_dump():
         if key not in ("name", "directory", *dataset.keys):
             notes[f"data.{key}"] = f"data.{key} does nothing with data {data.name}, task {dataset.task}"
-    return [note for key, note in notes.items() if resolved.sources[key] not in ("default", "checkpoint")]
+    found = [note for key, note in notes.items() if resolved.sources[key] not in ("default", "checkpoint")]
+    return [*found, *_unused_in_growth(resolved)]
+
+
+def _unused_in_growth(resolved: Resolved) -> Iterator[str]:
+    """The same of the growths: what a flag gives, and in a recipe what is not the default."""
+    defaults = GrowthConfig(at=1)
+    for number, entry in enumerate(resolved.recipe.growth):
+        where = f"growth[{number}]"
+        asked = [key for key, value in entry if value != getattr(defaults, key) or f"{where}.{key}" in resolved.sources]
+        found = [] if entry.candidates else [(where, asked, entry.method, entry.source)]
+        for place, one in enumerate(entry.candidates):
+            own = [key for key, value in one if value is not None]
+            found.append((f"{where}.candidates[{place}]", own, one.method or entry.method, one.source or entry.source))
+        for name, keys, method, source in found:
+            for key, beside in unused_options(keys, method, source):
+                yield f"{resolved.sources.get(f'{name}.{key}', f'{name}.{key}')} does nothing with {beside}"
 
 
 def _depth(parent: Parent) -> dict[str, Any]:

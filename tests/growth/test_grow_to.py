@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 from pathlib import Path
 
 import pytest
@@ -40,6 +41,42 @@ def test_the_rivals_grow_as_far(ppdgrow: Command, method: str) -> None:
     newest = RunFolder(Path("run")).newest_valid()
     assert newest is not None
     assert read_config(newest).num_layers == 4
+
+
+@pytest.mark.parametrize(
+    ("options", "unused"),
+    [
+        ("--grow-to 4 --pair ffn --method zero", ["--pair does nothing with method zero"]),
+        ("--grow-to 4 --pair attention --method fresh", ["--pair does nothing with method fresh"]),
+        ("--grow-to 4 --pair ffn --method pair", []),
+        ("--grow-to 4 --method copy", []),
+        (
+            "-o 'growth=[{at: 4, method: zero, source: copy, scale: 0.5, moments: copy}]'",
+            ["growth[0].source does nothing with method zero", "growth[0].scale does nothing with method zero"],
+        ),
+        (
+            "-o 'growth=[{at: 4, pair: attention, candidates: [ffn, zero, {method: fresh, moments: copy}]}]'",
+            ["growth[0].candidates[2].moments does nothing with method fresh"],
+        ),
+        ("-o 'growth=[{at: 4, source: random, moments: copy}]'", ["growth[0].moments does nothing with source random"]),
+    ],
+)
+def test_what_does_nothing_is_said(ppdgrow: Command, options: str, unused: list[str]) -> None:
+    told = ppdgrow("train --layers 2 --steps 200 --dry-run --out run", *TINY, *shlex.split(options)).stderr
+    assert [line for line in told.splitlines() if "does nothing" in line] == unused
+
+
+@pytest.mark.parametrize(
+    ("options", "unused"),
+    [
+        ("--pair ffn --method zero", ["--pair does nothing with method zero"]),
+        ("--method fresh --moments copy", ["--moments does nothing with method fresh"]),
+        ("--pair ffn --moments copy", []),
+    ],
+)
+def test_grow_says_what_does_nothing(ppdgrow: Command, shallow: Path, options: str, unused: list[str]) -> None:
+    told = ppdgrow(f"grow {shallow} {options} --no-eval --out g").stderr
+    assert [line for line in told.splitlines() if "does nothing" in line] == unused
 
 
 def test_from_a_checkpoint_the_share_is_of_the_further_steps(ppdgrow: Command, shallow: Path) -> None:
