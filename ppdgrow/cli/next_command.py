@@ -7,7 +7,7 @@ from pathlib import Path
 
 from ppdgrow.checkpoint import RunFolder, read_config, read_state
 from ppdgrow.checkpoint.events import TrainEvent
-from ppdgrow.checkpoint.lineage import by_hand, lineage_up_to
+from ppdgrow.checkpoint.lineage import by_hand, lineage_up_to, steps_to_go
 from ppdgrow.comparison.compare import Comparison
 from ppdgrow.comparison.history import RunHistory
 from ppdgrow.config.requests import CompareRequest, GrowRequest, ProbeRequest, TrainRequest
@@ -29,8 +29,8 @@ def propose_after(
         flags += ["--data-dir", str(request.data_dir)]
     architecture, state, recipe = read_config(folder), read_state(folder), resolved_recipe(run).recipe
     name = name_of(run, folder)
-    train = ("train", name, "--steps", str(recipe.train.steps), *flags)
     lineage = lineage_up_to(run.growth_path, state.step)
+    train = ("train", name, "--steps", str(steps_to_go(lineage, state.step, recipe.train.steps)), *flags)
     changes = by_hand(lineage)
     trained = bool(changes) and isinstance(changes[-1], TrainEvent)
     if state.lr_factor != 1.0 and not (trained and architecture.newest_ids):
@@ -88,4 +88,5 @@ def propose_after_comparison(narrator: Narrator, comparison: Comparison, request
 
 def _train(history: RunHistory) -> Words:
     assert history.recipe is not None
-    return ("train", name_of(history.run, history.checkpoint), "--steps", str(history.recipe.train.steps))
+    steps = steps_to_go(history.events, history.step, history.recipe.train.steps)
+    return ("train", name_of(history.run, history.checkpoint), "--steps", str(steps))

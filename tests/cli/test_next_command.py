@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import shlex
+import signal
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -72,6 +74,17 @@ def test_an_undecayed_run_is_grown_and_trained_without_a_caution(ppdgrow: Comman
     for epsilon, code in (("9", 0), ("-9", 3)):
         told = ppdgrow("compare shallow t --accept --epsilon", epsilon, code=code)
         assert proposed(told)[0][:2] == ["train", kept[code]]
+
+
+def test_of_a_plan_that_was_cut_short_the_rest_is_proposed(ppdgrow: Command, stop_at: Callable[..., None]) -> None:
+    stop_at(8, signal.SIGTERM)
+    ppdgrow("train --layers 2 --steps 20 --out cut", *TINY, code=143)
+    assert proposed(ppdgrow("grow cut --out g")) == [["train", "g", "--steps", "12"]]
+    assert proposed(ppdgrow("probe g")) == [["train", "g", "--steps", "12"]]
+    ppdgrow("train g --steps 12 --no-decay --out t --quiet")
+    assert proposed(ppdgrow("grow t --out again")) == [["train", "again", "--steps", "12"]], "a whole plan, once more"
+    assert proposed(ppdgrow("compare t again")) == [["train", "again", "--steps", "12"]]
+    assert proposed(ppdgrow("compare t g")) == [["train", "g", "--steps", "12"]]
 
 
 def test_a_growth_that_was_never_trained_is_trained_before_it_is_compared(ppdgrow: Command, shallow: Path) -> None:
