@@ -42,8 +42,11 @@ def test_the_default_path_leads_from_train_to_a_comparison(ppdgrow: Command, nam
     assert "warm-up to 2.0e-03 at step 5 again" in last.stderr
     control, ungrown, compare = proposed(last)
     assert control[-1].endswith("-baseline")
-    ppdgrow("", *control)
-    ppdgrow("", *ungrown)
+    assert proposed(ppdgrow("", *control)) == [ungrown, compare], "what is left of the three"
+    told = ppdgrow("", *ungrown)
+    assert proposed(told) == [compare]
+    assert "grow it" not in told.stderr
+    assert LONG_WAY not in told.stderr, "it is not to be trained on"
     table = ppdgrow("", *compare)
     rows = [line.split() for line in table.stdout.splitlines()]
     assert ["layers", "4", "2", "2", "->", "4", "at", "step", "4"] in rows
@@ -150,6 +153,25 @@ def test_the_control_goes_on_from_the_checkpoint_that_was_grown_by_the_recipe_of
     assert words_of_control(told)[:5] == ["train", "--recipe", "t/recipe.yaml", "--layers", "2"]
 
 
+@pytest.mark.parametrize(
+    ("command", "is_control"),
+    [
+        ("train --layers 2 --steps 8 --out t-control", True),
+        ("train --layers 4 --steps 8 --out t-baseline", True),
+        ("train --layers 3 --steps 8 --out t-control", False),
+        ("train --layers 2 --steps 8 --out t-baseline", False),
+        ("train --layers 2 --steps 8 --out u-control", False),
+        ("train --layers 2 --steps 8 --no-decay --out t-control", False),
+        ("train --layers 2 --steps 8 --out control", False),
+    ],
+)
+def test_a_control_is_known_by_its_place_and_depth(ppdgrow: Command, command: str, is_control: bool) -> None:
+    ppdgrow("train --layers 2 --grow-to 4 --steps 4 --out t --quiet", *TINY)
+    words = proposed(ppdgrow(command, *TINY))
+    assert (words[-1][0] == "compare" and words[-1][-1] == "t") == is_control
+    assert (words[-1][0] == "grow") != is_control
+
+
 def test_the_controls_of_a_folder_of_seeds_are_a_folder_beside_it(
     ppdgrow: Command, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -158,6 +180,7 @@ def test_the_controls_of_a_folder_of_seeds_are_a_folder_beside_it(
         ppdgrow(f"train --layers 2 --grow-to 4 --steps 8 --seed {seed} --out grown/r{seed} --quiet", *TINY)
     *controls, compare = proposed(ppdgrow("compare base grown"))
     assert [words[-1] for words in controls] == ["grown-control/r0", "grown-control/r1"]
+    assert proposed(ppdgrow("", *controls[0])) == [["compare", "grown-control/r0", "grown/r0"]]
     assert compare == ["compare", "base", "grown-control", "grown"]
     with monkeypatch.context() as inside:
         inside.chdir("grown")
