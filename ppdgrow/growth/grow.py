@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
 
@@ -24,7 +25,7 @@ from ppdgrow.training.context import (
     report_parent,
     warn_of_changes,
 )
-from ppdgrow.training.growth_schedule import requests_of
+from ppdgrow.training.growth_schedule import requests_of, unused_options
 from ppdgrow.training.output_folder import check_place, is_occupied, sibling
 
 
@@ -68,7 +69,7 @@ def grow(request: GrowRequest, narrator: Narrator) -> GrowResult:
         if request.remove is None
         else take_out(parent, request.remove, evaluated=request.evaluate)
     )
-    for note in expansion.notes:
+    for note in (*_unused(request), *expansion.notes):
         narrator.say(note)
     event = expansion.event
     out = request.out or sibling(parent, "grown" if request.remove is None else "removed", event.document())
@@ -83,6 +84,13 @@ def grow(request: GrowRequest, narrator: Narrator) -> GrowResult:
     write_expansion(expansion, run)
     narrator.say(str(expansion))
     return GrowResult(run, expansion.event, expansion.place)
+
+
+def _unused(request: GrowRequest) -> Iterator[str]:
+    """What was asked for and does nothing, each in words."""
+    asked = [name for name, value in request if value != GrowRequest.model_fields[name].default]
+    for name, beside in unused_options(asked, request.method, request.source):
+        yield f"--{name} does nothing with {beside}"
 
 
 def _repeated(run: RunFolder, parent: Parent, event: SurgeryEvent) -> SurgeryEvent | None:

@@ -161,7 +161,7 @@ def prepare(job: Job, device: torch.device, narrator: Narrator, *, fake: FakeTen
     dataset = open_data(recipe, parent, narrator.now)  # first: what it reads must not become fake
     with fake or nullcontext():
         start = first_start(parent if fake is None or parent is None else _faked(parent, fake), recipe, dataset)
-        planned = planned_growths(job.growth_schedule, start.architecture)
+        planned = planned_growths(job.growth_schedule, start.architecture, job.resolved.sources)
         schedule, notes = make_schedule(recipe.train, first=job.first, last=job.last, initial=start.lr_factor)
         model = build_model(start.architecture, start.tensors, device)
         optimizer = make_optimizer(model, start, recipe.train)  # each trainer makes one of its own
