@@ -170,7 +170,9 @@ class GrowRequest(Request):
         default=True,
         doc="Measure the losses before and after; False compares outputs on a synthetic batch.",
     )
-    """Skip the losses; outputs are compared on a synthetic batch."""
+    """Skip the losses; outputs are compared on a synthetic batch (of a folder of Transformers: not at all)."""
+    layer_path: str | None = option("Growth", "PATH")
+    """Of a folder of Transformers of an unknown model_type: where its layers are, such as model.layers."""
     data_dir: DataDir = None
     device: Device = "auto"
     precision: Precision = None

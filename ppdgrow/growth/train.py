@@ -51,7 +51,7 @@ def train(request: TrainRequest, narrator: Narrator) -> dict[str, Any]:
     job = prepared.job
     with stop_flag() as stop:
         context = RunContext(prepared.setting, prepared.schedule, stop, narrator, job.first)
-        if not is_occupied(job.run):
+        if not is_occupied(job.run.path):
             _create_folder(job, prepared.start)
         with job.run.lock():
             if job.recorded is not None:

@@ -20,9 +20,11 @@ from ppdgrow.nn.cost import block_parameters, half_steps_by_block
 from ppdgrow.nn.coupling import Coupling, Pair
 from ppdgrow.nn.linear import LinearPair
 from ppdgrow.nn.model import AnyPair, Model, State, build_model
+from ppdgrow.pretrained.folder import is_pretrained
 from ppdgrow.probing import cancellation as measure
 from ppdgrow.probing import roundoff
 from ppdgrow.probing.cancellation import DTYPES, ROUND_TRIP_DTYPES
+from ppdgrow.probing.folder import probe_folder
 from ppdgrow.probing.plot import draw
 from ppdgrow.probing.report import BlockReport, Orthogonality, PairReport, ProbeReport, RoundTrip, ThetaRecord
 from ppdgrow.probing.sample import DEFAULT_TOKENS, continue_text
@@ -31,13 +33,15 @@ from ppdgrow.training.context import Setting, checkpoint_setting, load_parent, w
 
 
 def probe(request: ProbeRequest, narrator: Narrator) -> ProbeReport:
-    """Probe a checkpoint, and draw what it found if that is asked for.
+    """Probe a checkpoint, or a folder of Transformers, and draw what it found if that is asked for.
 
     Raises:
         ConfigError: an unknown dtype, device or kind of picture, or nothing to draw with.
         InvalidInputError: the checkpoint or its data is not there or not whole.
         StorageError: the picture cannot be written.
     """
+    if is_pretrained(request.checkpoint):
+        return probe_folder(request)
     if request.plot is not None:
         check_file(request.plot, "--plot", SUFFIXES)
         check_matplotlib("--plot")

@@ -59,6 +59,7 @@ class PairReport:
 
     `gradient_antisymmetry` is None where the gradient is zero, `orthogonality` where there is no rotation, `theta_0`
     where nothing was to be compared: the pair is untied, or the model does not come from a checkpoint.
+    `ablation_loss` is None where there is no data.
     """
 
     id: str
@@ -69,7 +70,7 @@ class PairReport:
     gradient_antisymmetry: float | None
     separation: float
     activity: float
-    ablation_loss: float
+    ablation_loss: float | None
     gradient_norm: float
     orthogonality: Orthogonality | None
     theta_0: ThetaRecord | None
@@ -140,9 +141,12 @@ def _document(report: PairReport | BlockReport) -> dict[str, Any]:
 
 @dataclass(frozen=True)
 class ProbeReport:
-    """All figures, and the judgement: `failures` is empty when every promise holds. `notes` judge nothing."""
+    """All figures, and the judgement: `failures` is empty when every promise holds. `notes` judge nothing.
 
-    loss: float
+    `loss` is None where there is no data.
+    """
+
+    loss: float | None
     pairs: tuple[PairReport, ...]
     blocks: tuple[BlockReport, ...]
     sample: Sample | None = None
@@ -203,7 +207,7 @@ def pair_rows(report: ProbeReport) -> Rows:
             else "exact",
             "separation": _figure(pair.separation),
             "activity": _figure(pair.activity) + (" idle" if pair.idle else ""),
-            "loss without": f"{pair.ablation_loss:.4f}",
+            "loss without": "-" if pair.ablation_loss is None else f"{pair.ablation_loss:.4f}",
             "theta_0": pair.theta_0 or "-",
         }
         if rotating:

@@ -86,8 +86,8 @@ def plan_run(request: TrainRequest) -> Job:
     run = RunFolder(request.out or default_folder(parent, resolved.recipe))
     first = 0 if parent is None else parent.step
     job = Job(parent, resolved, run, first, first + resolved.recipe.train.steps)
-    check_place(run, parent)
-    if not is_occupied(run):
+    check_place(run.path, None if parent is None else parent.run.path)
+    if not is_occupied(run.path):
         return job
     recorded = recorded_recipe(run, resolved.recipe, parent, request.resume)
     if resolved.recipe.train.precision == "auto":
