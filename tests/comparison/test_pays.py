@@ -150,6 +150,26 @@ def test_page_and_picture_show_it(tmp_path: Path) -> None:
     assert b"training FLOPs in all" in draw_comparison(with_control, "svg")
 
 
+def test_that_the_front_in_the_picture_is_of_means_is_said(tmp_path: Path) -> None:
+    mpl = pytest.importorskip("matplotlib")
+
+    def shown(*names: str) -> tuple[str, str]:
+        found = compare_runs([tmp_path / name for name in names])
+        with mpl.rc_context({"svg.fonttype": "none"}):
+            return draw_comparison(found, "svg").decode(), report_page(found, None).markdown()
+
+    for seed in (0, 1):
+        baseline(tmp_path / "b", seed=seed).rename(tmp_path / "b" / f"seed-{seed}")
+        control(tmp_path / "c", 2.05, name=f"seed-{seed}", seed=seed)
+        grown(tmp_path / "g", name=f"seed-{seed}", seed=seed)
+    picture, page = shown("b", "c", "g")
+    assert "front of ungrown means (judged by seed)" in picture
+    assert "by seed (the picture shows that of the means over seeds). Against" in page
+    picture, page = shown("b/seed-0", "c/seed-0", "g/seed-0")
+    assert ">front of ungrown runs<" in picture, "control"
+    assert "of the means" not in picture + page.partition("## Cost")[0]
+
+
 def test_of_many_grown_arms_the_verdict_counts(tmp_path: Path) -> None:
     def line(*names: str) -> str:
         return verdict_lines(compare_runs([tmp_path / name for name in ("baseline", "control", *names)]))[0]
