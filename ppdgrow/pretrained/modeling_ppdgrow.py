@@ -4,10 +4,11 @@ This file needs torch and transformers only. A folder that holds a grown model s
 `trust_remote_code=True` where ppdgrow is not installed.
 
 The model is of its parent's own class, and all of the parent's tensors keep their names. A pair belongs to the layer
-that it follows (`layers.5.pairs.p1.f_plus...`) and is applied to what that layer returns. Of the hidden vector of width
-D, f reads half b and writes half a, and g the converse (Dinh et al. 2014, NICE). A pair is the coupling with branches f,
-g and then the inverse coupling; the inverse's branches carry the minus sign in their output projections, so that all
-four are ordinary branches whose terms are added. Where both members are equal the pair is the identity to the last bit.
+that it follows (`layers.5.pairs.p1.f_plus...`) and is applied to what that layer returns. Of the hidden vector of
+width D, f reads half b and writes half a, and g the converse (Dinh et al. 2014, NICE). A pair is the coupling with
+branches f, g and then the inverse coupling; the inverse's branches carry the minus sign in their output projections,
+so that all four are ordinary branches whose terms are added. Where both members are equal the pair is the identity to
+the last bit.
 
 Shapes: B batch, T tokens, D hidden width; a half is `(B, T, D/2)`.
 """
@@ -84,7 +85,7 @@ def grown_dict(model_type: str, base: dict[str, Any], pairs: dict[str, Any] | No
     """
     names = [facade for facade in FACADES if set(base.get("architectures") or ()) & set(facade.parents(model_type))]
     known = [facade for facade in FACADES if facade.parents(model_type)]
-    auto_map = {"AutoConfig": PPDGrowConfig, **{facade.auto_class: facade for facade in known}}
+    auto_map: dict[str, type[Any]] = {"AutoConfig": PPDGrowConfig, **{facade.auto_class: facade for facade in known}}
     module = __name__.rpartition(".")[2]
     at_top = {key: base[key] for key in (*TOKENS, "transformers_version") if base.get(key) is not None}
     return {
@@ -127,7 +128,7 @@ def config_class(model_type: str) -> type[Any]:
     namespace = {"__module__": __name__, "parent_class": parent, "_auto_class": "AutoConfig"}
     return type(f"PPDGrow{parent.__name__}", (GrownConfig, parent), namespace)
 
-
+class PPDGrowConfig(PreTrainedConfig):  # type: ignore[no-untyped-call]  # as it is declared there
 class PPDGrowConfig(PreTrainedConfig):
     """What `AutoConfig` finds in config.json; it makes a configuration of the parent's class, with pairs."""
 
@@ -148,7 +149,7 @@ class Branch(nn.ModuleDict):
 
     def __init__(self, modules: Mapping[str, nn.Module], output: str) -> None:
         super().__init__(modules)
-        self.output = output
+        self.end = output  # its path here
         self.accepted = {name: _accepted(module) for name, module in modules.items()}
 
     def forward(self, x: Tensor, arguments: Mapping[str, Any]) -> Tensor:
@@ -166,7 +167,7 @@ class Branch(nn.ModuleDict):
 
     def output_projection(self) -> nn.Module:
         """The linear map at its end: where its weight and bias are negated, so is the branch, exactly."""
-        return self.get_submodule(self.output)
+        return self.get_submodule(self.end)
 
 
 def _accepted(module: nn.Module) -> tuple[str, ...] | None:
@@ -268,7 +269,7 @@ class LinkedConfig:
 
 
 def half_config(config: Any) -> Any:
-    """The configuration of the layers that branches are taken from: half of the width, half of the heads, no dropout."""
+    """The configuration of the layers that branches are taken from: half of the width and of the heads, no dropout."""
     half = copy.deepcopy(config.parent())
     for name, value in config.pairs["half"].items():
         setattr(half, name, value)
@@ -362,7 +363,7 @@ class GrownModel:
         builder = PairBuilder(config)
         made = [(block, builder.pair(block, layers[layer_of(block)])) for block in config.pairs["blocks"]]
         for layer in layers:
-            layer.__class__ = layer_class(type(layer))
+            layer.__class__ = layer_class(type(layer))  # type: ignore[arg-type]  # mypy takes no class for hashable
             layer.pairs, layer.before = nn.ModuleDict(), ()
         for block, pair in made:
             layer = layers[layer_of(block)]
@@ -413,7 +414,7 @@ class Facade:
         if not (names := cls.parents(model_type)):
             raise ValueError(f"there is no {cls.auto_class} of a model of type {model_type}")
         chosen = next((name for name in config.parent().architectures or () if name in names), names[0])
-        made = model_class(getattr(transformers, chosen), type(config), cls.auto_class)
+        made = model_class(getattr(transformers, chosen), type(config), cls.auto_class)  # type: ignore[arg-type]
         if cls.auto_class != "AutoModel":  # heads that all architectures share ask AutoModel for what is below them
             transformers.AutoModel.register(type(config), PPDGrowModel.class_for(config), exist_ok=True)
         return made

@@ -1,0 +1,130 @@
+"""Deepen a folder of Transformers by pairs: exact at insertion, removable, in shards of their own.
+
+All of the parent's tensors keep their names and bytes. The result declares its own architecture and ships the code that
+loads it, `modeling_ppdgrow.py`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from math import prod
+from pathlib import Path
+from typing import Any
+
+from ppdgrow.errors import ConfigError
+from ppdgrow.pretrained import modeling_ppdgrow as modeling
+from ppdgrow.pretrained.card import model_card, parent_name
+from ppdgrow.pretrained.deeper_config import Stack, with_lineage
+from ppdgrow.pretrained.folder import PretrainedFolder
+from ppdgrow.pretrained.pair_values import PairValues
+from ppdgrow.pretrained.parent_model import ParentModel
+from ppdgrow.pretrained.write import Grown, refuse_output, write_grown
+
+CODE = "modeling_ppdgrow.py"
+ATTENTION_FIRST = "attention-first"
+PAIR_KINDS = (*modeling.KINDS, "orthogonal", ATTENTION_FIRST)
+FIXED_TOKENS = ("vit", "deit")  # a convolution along the tokens would run over padding elsewhere
+
+
+def grow_pairs(
+    folder: PretrainedFolder,
+    *,
+    kinds: Sequence[str],
+    positions: Sequence[int],
+    out: Path,
+    source: str | None = None,
+    scale: float = 1.0,
+    seed: int = 0,
+) -> Grown:
+    """Write a folder with a pair at each position.
+
+    Args:
+        folder: the parent, which is only read; it may have pairs already.
+        kinds: those of the pairs, by position; the last repeats.
+        positions: after how many of the parent's layers; one may occur several times.
+        out: the new folder.
+        source: `slice` cuts the branches from the layer before, `random` draws them as the model draws its own.
+        scale: a factor on the output projections of the branches.
+        seed: of what is drawn.
+
+    Raises:
+        ConfigError: pairs cannot be built into this model, or not at these places.
+        StorageError: the file system refused; nothing is left of `out`.
+    """
+    refuse_output(folder, out)
+    if source not in (None, "slice", "random"):
+        raise ConfigError(f"--source {source!r} is not for a model of Transformers: expected slice or random")
+    if not positions or not all(0 <= place <= folder.num_layers for place in positions):
+        count = folder.num_layers
+        raise ConfigError(
+            f"positions {list(positions)} of a model of {count} layers: expected numbers from 0 to {count}"
+        )
+    parent = ParentModel(folder)
+    known = folder.config["pairs"]["blocks"] if folder.has_pairs else []
+    new = plan_blocks(folder, known, kinds, positions)
+    base = {key: value for key, value in folder.parent_config.items() if key != "model_type"}
+    method = ",".join(block["kind"] for block in new)
+    event = {
+        "method": method,
+        "parent": parent_name(folder),
+        "positions": [block["after"] for block in new],
+        "layers_before": folder.num_layers + 2 * len(known),
+        "ids": [block["id"] for block in new],
+        "source": source or "slice",
+        "scale": scale,
+        "seed": seed,
+    }
+    base = with_lineage(base, Stack(tuple(range(folder.num_layers)), ()), event)
+    config = modeling.grown_dict(parent.model_type, base, parent.pairs([*known, *new]))
+    values = PairValues(parent, config, "random" if source == "random" else "slice", scale, seed)
+    values.refuse_other_heads()
+    tensors = [tensor for block in new for tensor in values.tensors(block)]
+    grown = Grown(
+        out=out,
+        method=method,
+        layers_before=folder.num_layers + 2 * len(known),
+        layers_after=folder.num_layers + 2 * (len(known) + len(new)),
+        parameters_before=folder.parameters,
+        parameters_after=folder.parameters + sum(prod(tensor.shape) for tensor in tensors),
+        positions=tuple(block["after"] for block in new),
+        ids=tuple(block["id"] for block in new),
+        theta_0=values.in_words(new),
+        notes=parent.notes,
+        preserves=True,
+    )
+    code = Path(modeling.__file__).read_text(encoding="utf-8")
+    left = write_grown(
+        folder,
+        out,
+        config=config,
+        new=tensors,
+        card=model_card(folder, grown, base),
+        texts={CODE: code},
+    )
+    return replace(grown, notes=(*grown.notes, *left))
+
+
+def plan_blocks(
+    folder: PretrainedFolder, known: Sequence[Mapping[str, Any]], kinds: Sequence[str], positions: Sequence[int]
+) -> list[dict[str, Any]]:
+    """The new pairs as config.json names them: an id that was not used, a kind, a place."""
+    unknown = [kind for kind in kinds if kind not in PAIR_KINDS]
+    if unknown or not kinds:
+        expected = ", ".join(PAIR_KINDS)
+        raise ConfigError(f"--pair {','.join(kinds)} is not for a model of Transformers: expected of {expected}")
+    attended = any(block["kind"] == "attention" for block in known)
+    number = max((int(str(block["id"]).lstrip("p")) for block in known), default=0)
+    blocks = []
+    for at, place in enumerate(sorted(positions)):
+        kind = kinds[min(at, len(kinds) - 1)]
+        if kind == ATTENTION_FIRST:
+            kind = "ffn" if attended else "attention"
+        if kind == "depthwise" and folder.model_type not in FIXED_TOKENS:
+            raise ConfigError(
+                f"--pair depthwise: in model_type {folder.model_type!r} the number of tokens varies, and a convolution "
+                "along them would run over padding and need a cache of its own: take attention or ffn"
+            )
+        attended = attended or kind == "attention"
+        blocks.append({"id": f"p{number + at + 1}", "kind": kind, "after": place})
+    return blocks
