@@ -9,6 +9,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from ppdgrow.pretrained.folder import quiet
 from ppdgrow.pretrained.load import load_pretrained
 from ppdgrow.seeding import generator
 
@@ -27,7 +28,9 @@ def same_outputs(before: Path, after: Path, device: torch.device) -> bool:
 @torch.no_grad()
 def outputs(path: Path, device: torch.device) -> dict[str, Tensor]:
     """What a model makes of the synthetic batch, by the names of its outputs, on the CPU."""
-    found = run_synthetic(load_pretrained(path).to(device).eval())
+    with quiet():
+        model = load_pretrained(path)
+    found = run_synthetic(model.to(device).eval())
     return {name: value.cpu() for name, value in found.items()}
 
 

@@ -272,14 +272,17 @@ def load_config(path: Path, config: Mapping[str, Any]) -> Any:
 
 @contextmanager
 def quiet() -> Iterator[None]:
-    """Keep Transformers from advising on a config that is only read."""
+    """Keep Transformers from advising on a config that is only read, and from bars of its own."""
     logging: Any = import_module("transformers.utils.logging")
-    level = logging.get_verbosity()
+    level, bars = logging.get_verbosity(), logging.is_progress_bar_enabled()
     logging.set_verbosity_error()
+    logging.disable_progress_bar()
     try:
         yield
     finally:
         logging.set_verbosity(level)
+        if bars:
+            logging.enable_progress_bar()
 
 
 def _refuse_quantised(path: Path, entries: Mapping[str, TensorEntry]) -> None:

@@ -9,7 +9,6 @@ from pathlib import Path
 
 from ppdgrow.checkpoint.events import GrowEvent, append_events, read_events
 from ppdgrow.checkpoint.safe_read import tree_of
-from ppdgrow.config.kinds import ATTENTION_FIRST
 from ppdgrow.config.requests import GrowRequest
 from ppdgrow.console import Narrator
 from ppdgrow.engine.device import resolve_device
@@ -20,7 +19,7 @@ from ppdgrow.pretrained.pairs import grow_pairs
 from ppdgrow.pretrained.plain import grow_plain
 from ppdgrow.pretrained.write import Grown
 from ppdgrow.provenance import provenance
-from ppdgrow.surgery import METHODS, GrowthRequest, describe_positions
+from ppdgrow.surgery import GrowthRequest, describe_positions
 from ppdgrow.surgery.positions import resolve_positions
 from ppdgrow.training.growth_schedule import requests_of
 from ppdgrow.training.output_folder import WAY_OUT, check_place, is_occupied
@@ -100,7 +99,7 @@ def grow_folder(request: GrowRequest, narrator: Narrator) -> FolderGrowth:
         grown = grow_plain(folder, method=growth.method, positions=positions, out=out, seed=SEED, finish=finish)
     for note in grown.notes:
         narrator.say(note)
-    narrator.say(f"{METHODS[growth.method].describe(asked.kinds)} {place}; theta_0 {grown.theta_0}")
+    narrator.say(f"{grown.method}: {', '.join(grown.ids)} {place}; theta_0 {grown.theta_0}")
     return FolderGrowth(out, measured[0], place)
 
 
@@ -113,7 +112,7 @@ def _event(
         parent=folder.path.as_posix(),
         evaluated=request.evaluate,
         method=growth.method,
-        kinds=list(_kinds(folder, growth)),
+        kinds=list(growth.kinds) if growth.method == "pair" else [],
         position=growth.position,
         positions=list(positions),
         source=growth.source,
@@ -122,32 +121,11 @@ def _event(
     )
 
 
-def _kinds(folder: PretrainedFolder, growth: GrowthRequest) -> tuple[str, ...]:
-    """The kind of each pair, or of each new layer; the last of the list repeats.
-
-    `attention-first` is attention if the model has no attention pair yet, else ffn.
-    """
-    if growth.method != "pair":
-        return (folder.model_type,) * (2 * growth.pairs)
-    chosen: list[str] = []
-    for index in range(growth.pairs):
-        kind = growth.kinds[min(index, len(growth.kinds) - 1)]
-        if kind == ATTENTION_FIRST:
-            kind = "ffn" if "attention" in (*_pair_kinds(folder), *chosen) else "attention"
-        chosen.append(kind)
-    return tuple(chosen)
-
-
-def _pair_kinds(folder: PretrainedFolder) -> tuple[str, ...]:
-    """The kinds of the pairs that it has."""
-    return tuple(block["kind"] for block in folder.config["pairs"]["blocks"]) if folder.has_pairs else ()
-
-
 def _default_folder(folder: PretrainedFolder, event: GrowEvent) -> Path:
     """A folder beside the input, the end of its name a digest of how it was grown."""
     path = folder.path.resolve()
     if tree_of(path) != path:
-        raise ConfigError(f"{str(folder.path)!r} is in a cache of the hub, which ppdgrow does not write into: add --out")
+        raise ConfigError(f"{str(folder.path)!r} is in a cache of the hub, where nothing is written: add --out FOLDER")
     how = json.dumps(event.model_dump(exclude={"parent"}, exclude_unset=True), sort_keys=True)
     return folder.path.parent / f"{path.name}-grown-{hashlib.sha256(how.encode()).hexdigest()[:8]}"
 

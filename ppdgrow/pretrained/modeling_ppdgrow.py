@@ -128,8 +128,8 @@ def config_class(model_type: str) -> type[Any]:
     namespace = {"__module__": __name__, "parent_class": parent, "_auto_class": "AutoConfig"}
     return type(f"PPDGrow{parent.__name__}", (GrownConfig, parent), namespace)
 
+
 class PPDGrowConfig(PreTrainedConfig):  # type: ignore[no-untyped-call]  # as it is declared there
-class PPDGrowConfig(PreTrainedConfig):
     """What `AutoConfig` finds in config.json; it makes a configuration of the parent's class, with pairs."""
 
     model_type = MODEL_TYPE
@@ -154,6 +154,9 @@ class Branch(nn.ModuleDict):
 
     def forward(self, x: Tensor, arguments: Mapping[str, Any]) -> Tensor:
         """`(B, T, D/2)` to the same; `arguments` are those of the layer: masks, position embeddings, cache."""
+        # A node of the branch's own: the gradients of a norm that reads its input several times are summed within the
+        # branch, so that those of two equal members cancel exactly.
+        x = x.view_as(x)
         for name, module in self.items():
             accepted = self.accepted[name]
             if accepted == ():
@@ -214,6 +217,14 @@ class CouplingPair(nn.Module):
         d = self.g_plus(middle, arguments) + self.g_minus(middle, arguments)
         return torch.cat((a + (u + self.f_minus(b_read + d, arguments)), b + d), dim=-1)
 
+    def inverse(self, y: Tensor, arguments: Mapping[str, Any]) -> Tensor:
+        """Undo `forward`, up to rounding; not with a cache, which the forward pass has filled."""
+        a, b = (half.contiguous() for half in y.chunk(2, dim=-1))
+        u = self.f_minus(b, arguments)
+        middle = a - u
+        b = b - (self.g_plus(middle, arguments) + self.g_minus(middle, arguments))
+        return torch.cat((a - (self.f_plus(b, arguments) + u), b), dim=-1)
+
     @torch.no_grad()
     def reset(self) -> None:
         """Give the second member the values of the first, its output projections with the other sign."""
@@ -239,6 +250,11 @@ class OrthogonalPair(nn.Module):
     def forward(self, x: Tensor, arguments: Mapping[str, Any]) -> Tensor:
         plus, minus = orthogonal(self.plus), orthogonal(self.minus)
         return x + F.linear(F.linear(x, plus - minus), minus.mT)
+
+    def inverse(self, y: Tensor, arguments: Mapping[str, Any]) -> Tensor:
+        """Undo `forward`, up to rounding."""
+        plus, minus = orthogonal(self.plus), orthogonal(self.minus)
+        return y + F.linear(F.linear(y, minus - plus), plus.mT)
 
     @torch.no_grad()
     def reset(self) -> None:

@@ -9,6 +9,7 @@ import copy
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import Any
 
 import torch
@@ -19,7 +20,7 @@ from ppdgrow.config.requests import ProbeRequest
 from ppdgrow.engine.device import autocast, resolve_device
 from ppdgrow.errors import ConfigError
 from ppdgrow.pretrained.check import run_synthetic
-from ppdgrow.pretrained.folder import read_folder
+from ppdgrow.pretrained.folder import quiet, read_folder
 from ppdgrow.pretrained.load import load_pretrained
 from ppdgrow.pretrained.modeling_ppdgrow import CouplingPair, OrthogonalPair, orthogonal
 from ppdgrow.pretrained.skeleton import layer_list
@@ -68,13 +69,14 @@ def probe_folder(request: ProbeRequest) -> ProbeReport:
         if getattr(request, name) is not None:
             raise ConfigError(f"--{name.replace('_', '-')} is for a run: leave it out for a folder of Transformers")
     folder = read_folder(request.checkpoint)
-    model = load_pretrained(folder.path).to(resolve_device(request.device)).eval()
+    with quiet():
+        model = load_pretrained(folder.path).to(resolve_device(request.device)).eval()
     _, layers = layer_list(model, folder.num_layers, folder.family)
-    blocks: dict[str, nn.Module] = {f"l{number}": layer for number, layer in enumerate(layers, 1)}
-    pairs: dict[str, nn.Module] = {name: pair for layer in layers for name, pair in getattr(layer, "pairs", {}).items()}
+    blocks = dict(_blocks(layers))
+    pairs = {name: block for name, block in blocks.items() if isinstance(block, PAIRS)}
     kinds = {block["id"]: block["kind"] for block in folder.config["pairs"]["blocks"]} if pairs else {}
-    calls = _calls(model, blocks | pairs)
-    norms = _gradients(model, blocks | pairs)
+    calls = _calls(model, blocks)
+    norms = _gradients(model, blocks)
     reports = {
         name: _pair_report(name, kinds[name], pair, calls[name], request.dtypes, norms[name])
         for name, pair in pairs.items()
@@ -82,16 +84,25 @@ def probe_folder(request: ProbeRequest) -> ProbeReport:
     table = tuple(
         BlockReport(
             id=name,
-            kind="layer" if name in blocks else f"{kinds[name]} pair",
-            round_trip=None if name in blocks else reports[name].round_trip,
+            kind=f"{kinds[name]} pair" if name in pairs else "layer",
+            round_trip=reports[name].round_trip if name in pairs else None,
             gradient_norm=norms[name],
             activity=calls[name].activity,
             parameters=sum(parameter.numel() for parameter in _own(module)),
-            half_steps=2,
+            half_steps=None,
         )
-        for name, module in (blocks | pairs).items()
+        for name, module in blocks.items()
     )
     return ProbeReport(None, tuple(reports.values()), table)
+
+
+def _blocks(layers: nn.ModuleList) -> Iterator[tuple[str, nn.Module]]:
+    """Layers and pairs in the order in which they run."""
+    for number, layer in enumerate(layers, 1):
+        pairs, before = dict(getattr(layer, "pairs", {}).items()), getattr(layer, "before", ())
+        yield from ((name, pairs.pop(name)) for name in before)
+        yield f"l{number}", layer
+        yield from pairs.items()
 
 
 def _calls(model: Any, blocks: Mapping[str, nn.Module]) -> dict[str, Call]:
@@ -140,8 +151,8 @@ def _pair_report(name: str, kind: str, pair: Any, call: Call, dtypes: Sequence[s
     measured = {dtype: call.apply(_in_type(pair, dtype), dtype) for dtype in dtypes}
     orthogonality = None
     if isinstance(pair, OrthogonalPair):
-        errors = (matrix_error(orthogonal(member.detach().float())) for member in (pair.plus, pair.minus))
-        orthogonality = Orthogonality(*errors, orthogonality_bound(pair.plus.shape[0]))
+        plus, minus = (matrix_error(orthogonal(member.detach().float())) for member in (pair.plus, pair.minus))
+        orthogonality = Orthogonality(plus, minus, orthogonality_bound(pair.plus.shape[0]))
     return PairReport(
         id=name,
         kind=kind,
@@ -163,13 +174,18 @@ def _in_type(pair: Any, dtype_name: str) -> Any:
     return copy.deepcopy(pair).to(DTYPES[dtype_name])
 
 
+def _there_and_back(pair: Any, x: Tensor, arguments: Mapping[str, Any]) -> Tensor:
+    back: Tensor = pair.inverse(pair(x, arguments), arguments)
+    return back
+
+
 def _round_trip(pair: Any, call: Call, dtypes: Sequence[str]) -> RoundTrip:
     """How far the pair's inverse misses its input, and the bound that follows from its branch-to-stream ratio."""
     found: dict[str, float] = {}
     for name in ROUND_TRIP_DTYPES:
         if name in ("fp64", "fp32", *dtypes):
             module = _in_type(pair, name)
-            miss = call.apply(lambda x, given, module=module: module.inverse(module(x, given), given), name)
+            miss = call.apply(partial(_there_and_back, module), name)
             found |= {} if miss is None else {name: miss.relative}
     terms: list[Tensor] = []
     with ExitStack() as hooks, torch.no_grad():

@@ -111,7 +111,7 @@ class PairReport:
 class BlockReport:
     """The figures of one block. `round_trip` is None for a residual layer, which has no inverse.
 
-    `half_steps` are the sequential steps that the block adds to those before it.
+    `half_steps` are the sequential steps that the block adds to those before it; None in a folder of Transformers.
     """
 
     id: str
@@ -120,7 +120,7 @@ class BlockReport:
     gradient_norm: float
     activity: float
     parameters: int
-    half_steps: int
+    half_steps: int | None
 
     def document(self) -> dict[str, Any]:
         trips = {} if self.round_trip is None else self.round_trip.round_trips
@@ -226,7 +226,7 @@ def block_rows(report: ProbeReport) -> Rows:
             "block": block.id,
             "kind": block.kind,
             "parameters": f"{block.parameters:,}",
-            "half-steps": str(block.half_steps),
+            **({} if block.half_steps is None else {"half-steps": str(block.half_steps)}),
             "gradient norm": f"{block.gradient_norm:.3g}",
             "activity": _figure(block.activity),
         }
@@ -234,7 +234,8 @@ def block_rows(report: ProbeReport) -> Rows:
             row["branch/stream"] = "no inverse" if block.round_trip is None else _figure(block.round_trip.ratio)
         row |= {f"round trip {name} / bound": _trip(block.round_trip, name) for name in dtypes}
         rows.append(row)
-    total = [f"{sum(block.parameters for block in report.blocks):,}", str(sum(b.half_steps for b in report.blocks))]
+    steps = [block.half_steps for block in report.blocks if block.half_steps is not None]
+    total = [f"{sum(block.parameters for block in report.blocks):,}", *([str(sum(steps))] if steps else [])]
     return [*_table(rows), ["all blocks", "", *total]]
 
 
