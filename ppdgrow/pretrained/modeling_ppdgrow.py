@@ -53,7 +53,7 @@ class GrownConfig:
 
     def parent(self) -> PreTrainedConfig:
         """The configuration of the model without pairs."""
-        config: PreTrainedConfig = copy.copy(self)  # type: ignore[assignment]
+        config: PreTrainedConfig = copy.copy(self)
         config.__class__ = self.parent_class
         config.architectures = [name.removeprefix("PPDGrow") for name in config.architectures or []] or None
         for name in ("pairs", "auto_map"):
@@ -129,7 +129,7 @@ def config_class(model_type: str) -> type[Any]:
     return type(f"PPDGrow{parent.__name__}", (GrownConfig, parent), namespace)
 
 
-class PPDGrowConfig(PreTrainedConfig):  # type: ignore[no-untyped-call]  # as it is declared there
+class PPDGrowConfig(PreTrainedConfig):  # type: ignore[misc]
     """What `AutoConfig` finds in config.json; it makes a configuration of the parent's class, with pairs."""
 
     model_type = MODEL_TYPE
