@@ -309,7 +309,7 @@ def _find_layers(
                 numbers = groups.setdefault(".".join(parts[:at]) + ".", {})
                 numbers[int(part)] = numbers.get(int(part), 0) + 1
     if layer_path is not None:
-        wanted = [name for name in groups if f".{name}".endswith(f".{layer_path.strip('.')}.")]
+        wanted = [name for name in groups if ends_with(name[:-1], layer_path.strip("."))]
         if len(wanted) != 1:
             found = ", ".join(sorted(name[:-1] for name in groups)[:5]) or "none"
             raise ConfigError(
@@ -317,7 +317,7 @@ def _find_layers(
             )
         groups = {wanted[0]: groups[wanted[0]]}
     elif family is not None:
-        known = {name: numbers for name, numbers in groups.items() if f".{name}".endswith(f".{family.layers}.")}
+        known = {name: numbers for name, numbers in groups.items() if ends_with(name[:-1], family.layers)}
         groups = known or groups
     if not groups:
         raise invalid(path, "no numbered layers among the names of the tensors")
@@ -329,3 +329,8 @@ def _find_layers(
             f"(the first that does not fit is {prefix}{missing[0]}): {FRESH_COPY}"
         )
     return prefix
+
+
+def ends_with(path: str, end: str) -> bool:
+    """Whether the last parts of a dotted path are those of another."""
+    return f".{path}".endswith(f".{end}")
