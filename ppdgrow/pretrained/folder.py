@@ -109,12 +109,14 @@ class PretrainedFolder:
             return False
         if name.endswith(".bias") and len(entry.shape) > 1:  # the causal mask of old GPT-2 files
             return False
-        twin = self.tied and OUTPUTS.search(name) is not None and not name.startswith(self.layers)
-        return not (twin and any(name != other and self._same_bytes(name, other) for other in self.entries))
+        if not self.tied or not OUTPUTS.search(name) or name.startswith(self.layers):
+            return True
+        return not any(self._same_bytes(name, other) for other in self.entries if other != name)
 
     def _same_bytes(self, name: str, other: str) -> bool:
+        """Whether an output is the same as an input embedding, or as an output that is named before it."""
         one, two = self.entries[name], self.entries[other]
-        if OUTPUTS.search(other) or (one.dtype, one.shape) != (two.dtype, two.shape):
+        if (one.dtype, one.shape) != (two.dtype, two.shape) or (OUTPUTS.search(other) and other > name):
             return False
         return all(x == y for x, y in zip(self.read(name), self.read(other), strict=True))
 
@@ -312,7 +314,7 @@ def _find_layers(
                 numbers = groups.setdefault(".".join(parts[:at]) + ".", {})
                 numbers[int(part)] = numbers.get(int(part), 0) + 1
     if layer_path is not None:
-        wanted = [name for name in groups if f".{name}".endswith(f".{layer_path.strip('.')}.")]
+        wanted = [name for name in groups if ends_with(name[:-1], layer_path.strip("."))]
         if len(wanted) != 1:
             found = ", ".join(sorted(name[:-1] for name in groups)[:5]) or "none"
             raise ConfigError(
@@ -320,7 +322,7 @@ def _find_layers(
             )
         groups = {wanted[0]: groups[wanted[0]]}
     elif family is not None:
-        known = {name: numbers for name, numbers in groups.items() if f".{name}".endswith(f".{family.layers}.")}
+        known = {name: numbers for name, numbers in groups.items() if ends_with(name[:-1], family.layers)}
         groups = known or groups
     if not groups:
         raise invalid(path, "no numbered layers among the names of the tensors")
@@ -332,3 +334,8 @@ def _find_layers(
             f"(the first that does not fit is {prefix}{missing[0]}): {FRESH_COPY}"
         )
     return prefix
+
+
+def ends_with(path: str, end: str) -> bool:
+    """Whether the last parts of a dotted path are those of another."""
+    return f".{path}".endswith(f".{end}")

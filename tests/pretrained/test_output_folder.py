@@ -85,6 +85,18 @@ def test_what_belongs_to_the_model_goes_along(parent: Path, tmp_path: Path) -> N
     )
 
 
+def test_links_do_not_carry_other_peoples_files_along(parent: Path, tmp_path: Path) -> None:
+    fill(tmp_path / "elsewhere", {"secret.txt": "secret"})
+    (parent / "extra").symlink_to(tmp_path / "elsewhere")
+    grown = grow(parent, tmp_path / "grown")
+    assert not (grown.out / "extra").exists()
+    assert "extra" in grown.notes[-1]
+    (parent / "tokenizer.json").symlink_to(tmp_path / "elsewhere" / "secret.txt")
+    with pytest.raises(InvalidInputError, match="a symlink that leads out"):
+        grow(parent, tmp_path / "again")
+    assert not (tmp_path / "again").exists()
+
+
 def test_the_card_tells_where_it_comes_from(parent: Path, tmp_path: Path) -> None:
     fill(parent, {"README.md": CARD})
     grow(parent, tmp_path / "grown")
