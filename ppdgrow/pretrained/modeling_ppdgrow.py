@@ -128,8 +128,8 @@ def config_class(model_type: str) -> type[Any]:
     namespace = {"__module__": __name__, "parent_class": parent, "_auto_class": "AutoConfig"}
     return type(f"PPDGrow{parent.__name__}", (GrownConfig, parent), namespace)
 
+
 class PPDGrowConfig(PreTrainedConfig):  # type: ignore[no-untyped-call]  # as it is declared there
-class PPDGrowConfig(PreTrainedConfig):
     """What `AutoConfig` finds in config.json; it makes a configuration of the parent's class, with pairs."""
 
     model_type = MODEL_TYPE
