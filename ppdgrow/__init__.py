@@ -1,8 +1,8 @@
 """ppdgrow: grow neural networks in depth with identity-cancelling pairs.
 
 What the commands do is callable: `train`, `grow`, `probe` and `compare` take what the command takes and return its
-JSON document as a dict; `load` gives the model of a run as a plain PyTorch module, `load_pretrained` that of a folder of
-Transformers. They fail by a `PPDGrowError`.
+JSON document as a dict; `load` gives the model of a run as a plain PyTorch module, `load_pretrained` that of a folder
+of Transformers. They fail by a `PPDGrowError`.
 torch is imported when one of them is first looked at, not before.
 """
 
