@@ -15,22 +15,23 @@ from importlib import import_module
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from ppdgrow.checkpoint.safe_read import MAX_JSON_BYTES, PLAIN_NAME, WAY_OUT, invalid, plain_file, read_json
+from ppdgrow.checkpoint.safe_read import MAX_JSON_BYTES, PLAIN_NAME, WAY_OUT, invalid, one_line, plain_file, read_json
 from ppdgrow.checkpoint.shards import INDEX, SINGLE, read_header, weight_files
 from ppdgrow.errors import ConfigError, InvalidInputError
 from ppdgrow.pretrained.families import FAMILIES, Family
+from ppdgrow.pretrained.refusals import (
+    ADAPTER,
+    FRESH_COPY,
+    refuse_other_folders,
+    refuse_other_models,
+    refuse_quantised_config,
+    refuse_without_safetensors,
+)
+from ppdgrow.pretrained.refusals import CONFIG as CONFIG
 
-CONFIG = "config.json"
-ADAPTER = "adapter_config.json"
 GROWN = "ppdgrow"  # the model_type of a folder with pairs
 CHUNK = 2**20
-FRESH_COPY = "get a fresh copy of the folder"
-PICKLED = ("*.bin", "*.pt", "*.pth", "*.ckpt", "*.h5", "*.msgpack", "*.index.json")
 FLOATS = ("F64", "F32", "F16", "BF16")
-# Counts that only a mixture of experts has.
-EXPERTS = ("num_experts", "num_local_experts", "n_routed_experts", "moe_num_experts")
-# Configs in a config: of a model of several towers.
-TOWERS = ("text_config", "vision_config", "audio_config", "thinker_config", "encoder", "decoder", "language_config")
 QUANTISED = ("qweight", "qzeros", "SCB", "absmax", "quant_map", "weight_scale", "weight_packed", "weight_scale_inv")
 # What old versions of Transformers saved of buffers; they are not parameters.
 BUFFERS = re.compile(r"(^|\.)(inv_freq|masked_bias|position_ids|token_type_ids)$")
@@ -187,14 +188,14 @@ def read_folder(path: Path, layer_path: str | None = None) -> PretrainedFolder:
     """
     path = snapshot(path)
     with reading(path):
-        _refuse_other_folders(path)
+        refuse_other_folders(path)
         config = read_json(plain_file(path, CONFIG))
         parent_config = _parent_config(path, config)
-        _refuse_quantised_config(path, parent_config)
+        refuse_quantised_config(path, parent_config)
         loaded = load_config(path, parent_config)
-        _refuse_other_models(path, parent_config, loaded)
+        refuse_other_models(path, parent_config, loaded)
         layers_key, count = _layer_count(path, loaded)
-        _refuse_without_safetensors(path)
+        refuse_without_safetensors(path)
         if (path / SINGLE).exists():  # what Transformers takes where both are there
             files = [SINGLE]
         else:
@@ -236,58 +237,6 @@ def _parent_config(path: Path, config: Any) -> Mapping[str, Any]:
     return {**base, "model_type": config["base_model_type"]}
 
 
-def _refuse_other_folders(path: Path) -> None:
-    if not path.is_dir():
-        raise InvalidInputError(f"{str(path)!r} is no folder: give the folder with {CONFIG} and the weights")
-    if (path / ADAPTER).exists():
-        raise InvalidInputError(
-            f"{str(path)!r} has an adapter ({ADAPTER}), not a whole model: merge it first, "
-            "with PEFT's merge_and_unload() and save_pretrained()"
-        )
-    gguf = sorted(path.glob("*.gguf"))
-    if gguf and not (path / SINGLE).exists() and not (path / INDEX).exists():
-        raise InvalidInputError(
-            f"{str(gguf[0])!r} is a GGUF file, whose weights are quantised or renamed: "
-            "take the model's original folder with safetensors"
-        )
-
-
-def _refuse_quantised_config(path: Path, config: Mapping[str, Any]) -> None:
-    if "quantization_config" in config:
-        found = config["quantization_config"]
-        method = found.get("quant_method", "of an unknown method") if isinstance(found, dict) else found
-        raise InvalidInputError(
-            f"{str(path / CONFIG)!r}: the weights are quantised ({method}): "
-            "take the model's original folder, in bf16, fp16 or fp32"
-        )
-
-
-def _refuse_other_models(path: Path, config: Mapping[str, Any], loaded: Any) -> None:
-    """Refuse by name what has no single list of layers with weights of their own."""
-    what = f"{str(path / CONFIG)!r}: model_type {config['model_type']!r}"
-    experts = [key for key in EXPERTS if isinstance(value := getattr(loaded, key, None), int) and value > 1]
-    if experts:
-        raise InvalidInputError(
-            f"{what} is a mixture of experts ({experts[0]}: {getattr(loaded, experts[0])}), which ppdgrow does not "
-            "deepen yet: take a dense model"
-        )
-    if getattr(loaded, "is_encoder_decoder", False):
-        raise InvalidInputError(
-            f"{what} has an encoder and a decoder, which ppdgrow does not deepen yet: take a model with one stack"
-        )
-    towers = list(type(loaded).sub_configs) or [key for key in TOWERS if isinstance(config.get(key), dict)]
-    if towers:
-        raise InvalidInputError(
-            f"{what} has several parts ({', '.join(towers)}), as a vision-language model has, which ppdgrow does not "
-            "deepen yet: save its language model alone"
-        )
-    if getattr(loaded, "num_hidden_groups", None):
-        raise InvalidInputError(
-            f"{what} shares weights between its layers, so that a further layer has none of its own: "
-            "take a model without sharing"
-        )
-
-
 def _layer_count(path: Path, loaded: Any) -> tuple[str, int]:
     """The key of config.json that holds the number of layers, and the number, be it Transformers' default."""
     key = type(loaded).attribute_map.get("num_hidden_layers", "num_hidden_layers")
@@ -309,8 +258,9 @@ def load_config(path: Path, config: Mapping[str, Any]) -> Any:
     model_type = config["model_type"]
     if model_type not in CONFIG_MAPPING:
         own = " and comes with code of its own, which ppdgrow does not run" if "auto_map" in config else ""
+        named = one_line(repr(model_type))
         raise InvalidInputError(
-            f"{str(path / CONFIG)!r}: model_type {model_type!r} is not known to Transformers {version}{own}: "
+            f"{str(path / CONFIG)!r}: model_type {named} is not known to Transformers {version}{own}: "
             "pip install -U transformers, or take a model that it knows"
         )
     try:
@@ -330,18 +280,6 @@ def quiet() -> Iterator[None]:
         yield
     finally:
         logging.set_verbosity(level)
-
-
-def _refuse_without_safetensors(path: Path) -> None:
-    if (path / SINGLE).exists() or (path / INDEX).exists():
-        return
-    pickled = sorted(file.name for pattern in PICKLED for file in path.glob(pattern))
-    if not pickled:
-        raise invalid(path, f"no weights: neither {SINGLE} nor {INDEX}")
-    raise InvalidInputError(
-        f"{str(path / pickled[0])!r}: weights in a format that can run code or that ppdgrow does not read, expected "
-        "safetensors: where you trust it, load it by from_pretrained() and save it by save_pretrained()"
-    )
 
 
 def _refuse_quantised(path: Path, entries: Mapping[str, TensorEntry]) -> None:
@@ -371,7 +309,7 @@ def _find_layers(
                 numbers = groups.setdefault(".".join(parts[:at]) + ".", {})
                 numbers[int(part)] = numbers.get(int(part), 0) + 1
     if layer_path is not None:
-        wanted = [name for name in groups if f".{name}".endswith(f".{layer_path.strip('.')}.")]
+        wanted = [name for name in groups if ends_with(name[:-1], layer_path.strip("."))]
         if len(wanted) != 1:
             found = ", ".join(sorted(name[:-1] for name in groups)[:5]) or "none"
             raise ConfigError(
@@ -379,7 +317,7 @@ def _find_layers(
             )
         groups = {wanted[0]: groups[wanted[0]]}
     elif family is not None:
-        known = {name: numbers for name, numbers in groups.items() if f".{name}".endswith(f".{family.layers}.")}
+        known = {name: numbers for name, numbers in groups.items() if ends_with(name[:-1], family.layers)}
         groups = known or groups
     if not groups:
         raise invalid(path, "no numbered layers among the names of the tensors")
@@ -391,3 +329,8 @@ def _find_layers(
             f"(the first that does not fit is {prefix}{missing[0]}): {FRESH_COPY}"
         )
     return prefix
+
+
+def ends_with(path: str, end: str) -> bool:
+    """Whether the last parts of a dotted path are those of another."""
+    return f".{path}".endswith(f".{end}")

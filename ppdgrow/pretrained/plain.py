@@ -82,8 +82,8 @@ def grow_plain(
     stack = plan_stack(folder, positions)
     config, notes = deeper_config(folder, stack)
     before, after = skeleton(folder.path, folder.config), skeleton(folder.path, config)
-    path, layers = layer_list(after, len(stack.sources), folder.family)
-    old_layers = layer_list(before, folder.num_layers, folder.family)[1]
+    path, layers = layer_list(after, len(stack.sources), folder)
+    old_layers = layer_list(before, folder.num_layers, folder)[1]
     refuse_changed_layers(old_layers, layers, stack, folder.model_type)
     draw = _Draws(after, path, seed) if way.draws else None
     new = [

@@ -12,8 +12,7 @@ from torch import Tensor, nn
 
 from ppdgrow.errors import ConfigError
 from ppdgrow.pretrained.deeper_config import Stack
-from ppdgrow.pretrained.families import Family
-from ppdgrow.pretrained.folder import load_config, quiet
+from ppdgrow.pretrained.folder import PretrainedFolder, ends_with, load_config, quiet
 from ppdgrow.seeding import generator
 
 
@@ -29,18 +28,19 @@ def skeleton(path: Path, config: Mapping[str, Any]) -> nn.Module:
     return model
 
 
-def layer_list(model: nn.Module, count: int, family: Family | None) -> tuple[str, nn.ModuleList]:
-    """Path and list of the layers: the longest list of modules, or the one where the family has it."""
+def layer_list(model: nn.Module, count: int, folder: PretrainedFolder) -> tuple[str, nn.ModuleList]:
+    """Path and list of the layers: where they are on the disk, else where the family has them, else the largest."""
     lists = {
         name: module
         for name, module in model.named_modules()
         if isinstance(module, nn.ModuleList) and len(module) == count
     }
-    known = {name: module for name, module in lists.items() if family and f".{name}".endswith(f".{family.layers}")}
-    lists = known or lists
     if not lists:
-        raise ConfigError(f"a model of {type(model).__name__} has no list of {count} layers: ppdgrow cannot deepen it")
-    name = max(lists, key=lambda name: sum(1 for _ in lists[name].parameters()))
+        raise ConfigError(f"a {type(model).__name__} has no list of {count} layers: ppdgrow cannot deepen it")
+    on_disk = folder.layers.removesuffix(".")
+    paths = [on_disk, *([folder.family.layers] if folder.family else [])]
+    known = [name for path in paths for name in lists if ends_with(name, path) or ends_with(path, name)]
+    name = known[0] if known else max(lists, key=lambda name: sum(each.numel() for each in lists[name].parameters()))
     return name, lists[name]
 
 

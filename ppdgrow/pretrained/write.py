@@ -210,7 +210,8 @@ def _to_carry_over(source: Path) -> tuple[dict[str, Path], list[str]]:
         if path.name.startswith(".") or path.name in REWRITTEN or (path.suffix == ".safetensors" and path.is_file()):
             continue
         inside = sorted(path.rglob("*")) if path.is_dir() else [path]
-        if path.name not in modules and any(file.suffix in WEIGHTS for file in inside):
+        foreign = path.is_dir() and path.is_symlink()  # what is in it may be anybody's
+        if foreign or (path.name not in modules and any(file.suffix in WEIGHTS for file in inside)):
             left.append(path.name)
             continue
         for file in inside:
