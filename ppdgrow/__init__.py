@@ -1,7 +1,8 @@
 """ppdgrow: grow neural networks in depth with identity-cancelling pairs.
 
 What the commands do is callable: `train`, `grow`, `probe` and `compare` take what the command takes and return its
-JSON document as a dict; `load` gives the model of a run as a plain PyTorch module. They fail by a `PPDGrowError`.
+JSON document as a dict; `load` gives the model of a run as a plain PyTorch module, `load_pretrained` that of a folder
+of Transformers. They fail by a `PPDGrowError`.
 torch is imported when one of them is first looked at, not before.
 """
 
@@ -20,7 +21,7 @@ from ppdgrow.errors import (
 )
 
 if TYPE_CHECKING:
-    from ppdgrow.api import compare, grow, load, probe, train
+    from ppdgrow.api import compare, grow, load, load_pretrained, probe, train
 
 __version__ = "0.1.0"
 
@@ -36,6 +37,7 @@ __all__ = [
     "compare",
     "grow",
     "load",
+    "load_pretrained",
     "probe",
     "train",
 ]

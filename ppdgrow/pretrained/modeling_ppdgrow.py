@@ -154,9 +154,7 @@ class Branch(nn.ModuleDict):
 
     def forward(self, x: Tensor, arguments: Mapping[str, Any]) -> Tensor:
         """`(B, T, D/2)` to the same; `arguments` are those of the layer: masks, position embeddings, cache."""
-        # A node of the branch's own: the gradients of a norm that reads its input several times are summed within the
-        # branch, so that those of two equal members cancel exactly.
-        x = x.view_as(x)
+        x = x.view_as(x)  # a norm may read it several times: its gradient is summed here before it meets the others'
         for name, module in self.items():
             accepted = self.accepted[name]
             if accepted == ():
