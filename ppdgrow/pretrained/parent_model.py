@@ -28,7 +28,7 @@ class ParentModel:
         self.folder = folder
         self.loaded = load_config(folder.path, folder.parent_config)
         self.model = skeleton(folder.path, folder.parent_config)
-        self.path, self.layers = layer_list(self.model, folder.num_layers, folder.family)
+        self.path, self.layers = layer_list(self.model, folder.num_layers, folder)
         self.notes: tuple[str, ...] = ()
         self.family = folder.family or self._family_by_shape()
         if getattr(self.loaded, "add_cross_attention", False):

@@ -71,7 +71,7 @@ def probe_folder(request: ProbeRequest) -> ProbeReport:
     folder = read_folder(request.checkpoint)
     with quiet():
         model = load_pretrained(folder.path).to(resolve_device(request.device)).eval()
-    _, layers = layer_list(model, folder.num_layers, folder.family)
+    _, layers = layer_list(model, folder.num_layers, folder)
     blocks = dict(_blocks(layers))
     pairs = {name: block for name, block in blocks.items() if isinstance(block, PAIRS)}
     kinds = {block["id"]: block["kind"] for block in folder.config["pairs"]["blocks"]} if pairs else {}
