@@ -213,8 +213,9 @@ def read_folder(path: Path, layer_path: str | None = None) -> PretrainedFolder:
                 entries[name] = TensorEntry(file, *header)
         if not (path / SINGLE).exists():
             _check_index(path, mapping, entries)
-    _refuse_quantised(path, entries)
-    layers = _find_layers(path, entries, layers_key, count, FAMILIES.get(parent_config["model_type"]), layer_path)
+        _refuse_quantised(path, entries)
+        family = FAMILIES.get(parent_config["model_type"])
+        layers = _find_layers(path, entries, layers_key, count, family, layer_path)
     tied = bool(getattr(loaded, "tie_word_embeddings", False))
     return PretrainedFolder(path, config, parent_config, layers, count, layers_key, tied, entries, metadata)
 
