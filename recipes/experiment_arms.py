@@ -241,7 +241,8 @@ SETS = {
         (
             _scratch(2, "small"),
             *(_in_run(*BEST, "small", operator) for operator in ("attention", "zero")),
-            _scratch(4, "medium"),
+            _scratch(4, "medium", 6e-3),
+            _scratch(6, "medium"),
         ),
         seeds=(10, 11, 12, 13, 14),
         test=True,
