@@ -17,8 +17,7 @@ from ppdgrow.console import Narrator
 from ppdgrow.engine.device import autocast, resolve_device
 from ppdgrow.errors import ConfigError
 from ppdgrow.growth.expansion import Expansion, expand, measure, take_out, write_expansion
-from ppdgrow.pretrained.folder import is_pretrained
-from ppdgrow.pretrained.grow import grow_folder
+from ppdgrow.pretrained.folder import is_pretrained, require_transformers
 from ppdgrow.seeding import generator
 from ppdgrow.training.context import (
     Parent,
@@ -70,6 +69,9 @@ def grow(request: GrowRequest, narrator: Narrator) -> GrowResult:
         ConfigError, InvalidInputError, StorageError: as for every command.
     """
     if is_pretrained(request.checkpoint):
+        require_transformers(request.checkpoint)
+        from ppdgrow.pretrained.grow import grow_folder
+
         grown = grow_folder(request, narrator)
         return GrowResult(grown.path, grown.path, grown.event, grown.place)
     if request.layer_path is not None:

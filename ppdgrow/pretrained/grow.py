@@ -81,7 +81,7 @@ def grow_folder(request: GrowRequest, narrator: Narrator) -> FolderGrowth:
                 "provenance": provenance(),
             }
         )
-        append_events(fresh / LINEAGE, [*_lineage(folder.path), event])
+        append_events(fresh / LINEAGE, [event])  # after those that came along
         measured.append(event)
 
     if growth.method == "pair":

@@ -20,11 +20,10 @@ from ppdgrow.nn.cost import block_parameters, half_steps_by_block
 from ppdgrow.nn.coupling import Coupling, Pair
 from ppdgrow.nn.linear import LinearPair
 from ppdgrow.nn.model import AnyPair, Model, State, build_model
-from ppdgrow.pretrained.folder import is_pretrained
+from ppdgrow.pretrained.folder import is_pretrained, require_transformers
 from ppdgrow.probing import cancellation as measure
 from ppdgrow.probing import roundoff
 from ppdgrow.probing.cancellation import DTYPES, ROUND_TRIP_DTYPES
-from ppdgrow.probing.folder import probe_folder
 from ppdgrow.probing.plot import draw
 from ppdgrow.probing.report import BlockReport, Orthogonality, PairReport, ProbeReport, RoundTrip, ThetaRecord
 from ppdgrow.probing.sample import DEFAULT_TOKENS, continue_text
@@ -41,6 +40,9 @@ def probe(request: ProbeRequest, narrator: Narrator) -> ProbeReport:
         StorageError: the picture cannot be written.
     """
     if is_pretrained(request.checkpoint):
+        require_transformers(request.checkpoint)
+        from ppdgrow.probing.folder import probe_folder
+
         return probe_folder(request)
     if request.plot is not None:
         check_file(request.plot, "--plot", SUFFIXES)
