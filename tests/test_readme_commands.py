@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 import yaml
 from synthetic_wikitext import write_wikitext
+from tiny_models import make_folder
 
 from ppdgrow.cli import build_app
 from ppdgrow.cli.app import run
@@ -63,6 +64,7 @@ def test_every_command_runs_in_order(
 ) -> None:
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("PPDGROW_DATA", str(write_wikitext(tmp_path / "data")))
+    make_folder("llama", tmp_path / "hf/SmolLM")
     ran = []
     for words in commands(README):
         line = shlex.join(["ppdgrow", *words])
@@ -72,7 +74,7 @@ def test_every_command_runs_in_order(
         printed, told = capfd.readouterr()
         assert code in ((0, 3) if "--accept" in words else (0,)), f"{line}: exit code {code}\n{printed}\n{told}"
         if out is not None:
-            assert Path(out, "recipe.yaml").is_file(), line
+            assert Path(out, "config.json" if out.startswith("hf/") else "recipe.yaml").is_file(), line
             assert printed.splitlines()[-1] == out, f"{line}: the last line is the path that the next command needs"
         ran.append(words[0])
     assert set(ran) == {"train", "grow", "probe", "compare"}
