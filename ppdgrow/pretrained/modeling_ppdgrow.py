@@ -154,7 +154,7 @@ class Branch(nn.ModuleDict):
 
     def forward(self, x: Tensor, arguments: Mapping[str, Any]) -> Tensor:
         """`(B, T, D/2)` to the same; `arguments` are those of the layer: masks, position embeddings, cache."""
-        x = x.view_as(x)  # a norm may read it several times: its gradient is summed here before it meets the others'
+        x = x.view_as(x)  # a norm may read it several times: its gradient is summed here before it meets others'
         for name, module in self.items():
             accepted = self.accepted[name]
             if accepted == ():

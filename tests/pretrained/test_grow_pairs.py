@@ -162,7 +162,7 @@ def test_ffn_pairs_take_odd_hidden_units_in_f(tmp_path: Path) -> None:
 
 
 def test_an_odd_number_of_heads_is_rounded_up_where_heads_have_a_width_of_their_own(tmp_path: Path) -> None:
-    options = {"num_attention_heads": 6, "num_key_value_heads": 3, "hidden_size": 48}
+    options: dict[str, Any] = {"num_attention_heads": 6, "num_key_value_heads": 3, "hidden_size": 48}
     parent, grown = grown_folder("llama", tmp_path, positions=(1,), **options)
     assert tensors(grown)["model.layers.0.pairs.p1.f_plus.attention.q_proj.weight"].shape == (32, 24)
     assert torch.equal(logits(load_pretrained(grown).eval(), "llama"), logits(load(parent, "llama"), "llama"))
@@ -188,7 +188,8 @@ def test_new_tensors_are_a_shard_of_their_own(tmp_path: Path) -> None:
 def test_a_draw_follows_the_seed_and_scale_the_output_projections(tmp_path: Path) -> None:
     parent = read_folder(make_folder("llama", tmp_path / "parent"))
     found = {}
-    for label, options in {"a": {}, "b": {}, "seed": {"seed": 1}, "scale": {"scale": 0.5}}.items():
+    cases: dict[str, dict[str, Any]] = {"a": {}, "b": {}, "seed": {"seed": 1}, "scale": {"scale": 0.5}}
+    for label, options in cases.items():
         grow_pairs(parent, kinds=("attention",), positions=(2,), out=tmp_path / label, source="random", **options)
         found[label] = {key: value for key, value in tensors(tmp_path / label).items() if ".pairs." in key}
     assert all(torch.equal(found["a"][key], found["b"][key]) for key in found["a"])
