@@ -76,7 +76,7 @@ def grow_pairs(
         "seed": seed,
     }
     base = with_lineage(base, Stack(tuple(range(folder.num_layers)), ()), event)
-    config = modeling.grown_dict(parent.model_type, base, parent.pairs([*known, *new]))
+    config = modeling.grown_dict(folder.model_type, base, parent.pairs([*known, *new]))
     values = PairValues(parent, config, "random" if source == "random" else "slice", scale, seed)
     values.refuse_other_heads()
     tensors = [tensor for block in new for tensor in values.tensors(block)]

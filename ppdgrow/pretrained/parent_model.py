@@ -31,6 +31,11 @@ class ParentModel:
         self.path, self.layers = layer_list(self.model, folder.num_layers, folder)
         self.notes: tuple[str, ...] = ()
         self.family = folder.family or self._family_by_shape()
+        if folder.model_type == "mistral" and "layer_types" in folder.parent_config:
+            raise ConfigError(
+                f"{str(folder.path)!r}: Transformers loads a 'mistral' with 'layer_types' as a 'ministral': write "
+                "model_type 'ministral' and architectures ['MinistralForCausalLM'] into a copy's config.json"
+            )
         if getattr(self.loaded, "add_cross_attention", False):
             raise ConfigError(f"{str(folder.path)!r} attends to another model as well: ppdgrow cannot deepen it yet")
         if self.sizes.width % 2:
@@ -38,12 +43,6 @@ class ParentModel:
                 f"hidden size {self.sizes.width} of {str(folder.path)!r} is odd, and pairs work on halves of it: "
                 "use --method zero, copy or fresh"
             )
-
-    @property
-    def model_type(self) -> str:
-        """Also where `AutoConfig` takes another class than the config says: a Mistral with kinds of layers."""
-        found = self.folder.model_type
-        return "ministral" if found == "mistral" and "layer_types" in self.folder.parent_config else found
 
     @cached_property
     def sizes(self) -> LayerSizes:

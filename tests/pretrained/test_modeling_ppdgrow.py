@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import copy
 import json
 import os
+import shutil
 import subprocess
 import sys
 from collections.abc import Callable, Mapping
@@ -11,12 +13,29 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import tokenizers
 import torch
 from grown_models import grown_folder, pair_parameters, trained_model
-from tiny_models import DECODERS, LAYERS, MODELS, inputs, load, logits, read_config, tensors, transformers
+from huggingface_hub.errors import StrictDataclassFieldValidationError
+from tiny_models import (
+    DECODERS,
+    LAYERS,
+    MODELS,
+    edit_config,
+    inputs,
+    load,
+    logits,
+    make_folder,
+    read_config,
+    tensors,
+    transformers,
+)
 
+from ppdgrow import ConfigError
 from ppdgrow.pretrained import modeling_ppdgrow as modeling
+from ppdgrow.pretrained.folder import read_folder
 from ppdgrow.pretrained.load import load_pretrained
+from ppdgrow.pretrained.pairs import grow_pairs
 
 CACHED = {"attention": 2, "ffn": 0, "orthogonal": 0}  # layers of the cache that a pair has for itself
 
@@ -164,7 +183,7 @@ def test_it_is_never_loaded_as_its_parent(
     monkeypatch.setattr("transformers.dynamic_module_utils.TIME_OUT_REMOTE_CODE", 0)
     tiny = MODELS[name]
     for own in (tiny.model_class, tiny.config_class):
-        with pytest.raises(AttributeError, match="a model with pairs: load it with trust_remote_code=True"):
+        with pytest.raises(StrictDataclassFieldValidationError, match="load it with trust_remote_code=True"):
             getattr(library, own).from_pretrained(grown)
     for auto in ("AutoConfig", "AutoModel", "AutoModelForCausalLM", "AutoModelForMaskedLM"):
         with pytest.raises(ValueError, match="trust_remote_code=True"):
@@ -332,8 +351,89 @@ def test_what_transformers_records_of_a_configuration_is_nested(folders: Folders
     config = modeling.PPDGrowConfig.from_pretrained(folders("llama")[1])
     assert config.hidden_size == 32
     for document in (config.to_dict(), config.to_diff_dict(), json.loads(config.to_json_string(use_diff=False))):
-        assert "hidden_size" not in document
+        assert document["hidden_size"] == modeling.REFUSED
         assert document["model_type"] == "ppdgrow"
         assert type(config).from_dict(document).hidden_size == 32
     with pytest.raises(ValueError, match="expected a model of type ppdgrow, found 'llama'"):
         modeling.PPDGrowConfig.from_dict({"model_type": "llama"})
+
+
+BASES: Mapping[str, str] = {"llama": "model", "gpt2": "transformer", "bert": "bert", "vit": "vit"}
+
+
+@pytest.mark.parametrize("name", BASES)
+def test_a_model_that_was_saved_without_a_head(name: str, folders: Folders, tmp_path: Path) -> None:
+    """As encoders for embeddings are: their tensors' names lack the prefix of the model below the head."""
+    below = getattr(load(folders(name)[0], name), BASES[name])
+    below.save_pretrained(tmp_path / "parent")
+    grow_pairs(read_folder(tmp_path / "parent"), kinds=("attention", "ffn"), positions=(1, 3), out=tmp_path / "grown")
+    model = load_pretrained(tmp_path / "grown").eval()
+    with torch.no_grad():
+        assert torch.equal(model(**inputs(name))[0], below(**inputs(name))[0])
+    trained = trained_model(tmp_path / "grown")
+    trained.save_pretrained(tmp_path / "trained")
+    again = load_pretrained(tmp_path / "trained").eval()
+    with torch.no_grad():
+        assert torch.equal(again(**inputs(name))[0], trained(**inputs(name))[0])
+        assert not torch.equal(again(**inputs(name))[0], below(**inputs(name))[0])
+
+
+def test_the_identity_holds_under_autocast(folders: Folders) -> None:
+    parent, grown = folders("llama")
+    with torch.autocast("cpu", dtype=torch.bfloat16):
+        assert torch.equal(logits(load_pretrained(grown).eval(), "llama"), logits(load(parent, "llama"), "llama"))
+
+
+@pytest.mark.parametrize("options", [{"cache_implementation": "static", "disable_compile": True}, {"num_beams": 3}])
+def test_other_ways_to_generate(options: dict[str, Any], folders: Folders) -> None:
+    model = trained_model(folders("llama")[1])
+    tokens = inputs("llama")["input_ids"]
+    common: dict[str, Any] = {"max_new_tokens": 5, "do_sample": False, "eos_token_id": None, "pad_token_id": 0}
+    common["attention_mask"] = torch.ones_like(tokens)
+    beams = {"num_beams": options["num_beams"]} if "num_beams" in options else {}
+    expected = model.generate(tokens, use_cache=False, **common, **beams)
+    assert torch.equal(model.generate(tokens, **common, **options), expected)
+
+
+def test_options_of_auto_classes_reach_model_and_pairs(
+    folders: Folders, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    grown = folders("llama")[1]
+    monkeypatch.setattr("transformers.dynamic_module_utils.HF_MODULES_CACHE", str(tmp_path))
+    auto, options = transformers().AutoModelForSequenceClassification, {"num_labels": 5, "dtype": torch.bfloat16}
+    model = auto.from_pretrained(grown, trust_remote_code=True, attn_implementation="eager", **options)
+    branch = model.model.layers[0].pairs["p1"].f_plus["attention"]
+    assert branch.config._attn_implementation == "eager"
+    assert (model.score.weight.shape[0], branch.q_proj.weight.dtype) == (5, torch.bfloat16)
+
+
+def test_a_copy_is_a_model_of_its_own(folders: Folders) -> None:
+    model = trained_model(folders("llama")[1])
+    other = copy.deepcopy(model)
+    assert torch.equal(logits(other, "llama"), logits(model, "llama"))
+    other.set_attn_implementation("eager")
+    found = [each.model.layers[0].pairs["p1"].f_plus["attention"].config for each in (model, other)]
+    assert [config._attn_implementation for config in found] == ["sdpa", "eager"]
+
+
+def test_its_tokenizer_needs_no_remote_code(folders: Folders, tmp_path: Path) -> None:
+    parent, library = folders("llama")[0], transformers()
+    shutil.copytree(parent, tmp_path / "parent")
+    words = tokenizers.models.WordLevel({"a": 0, "b": 1, "?": 2}, unk_token="?")
+    library.PreTrainedTokenizerFast(tokenizer_object=tokenizers.Tokenizer(words)).save_pretrained(tmp_path / "parent")
+    grow_pairs(read_folder(tmp_path / "parent"), kinds=("ffn",), positions=(1,), out=tmp_path / "grown")
+    tokenizer = library.AutoTokenizer.from_pretrained(tmp_path / "grown", trust_remote_code=False)
+    assert tokenizer.convert_tokens_to_ids(["b", "a"]) == [1, 0]
+
+
+def test_a_mistral_with_kinds_of_layers_is_grown_as_what_auto_classes_make_of_it(tmp_path: Path) -> None:
+    parent = make_folder("mistral", tmp_path / "parent")
+    edit_config(parent, layer_types=["sliding_attention", "full_attention"] * 2)
+    expected = transformers().AutoModelForCausalLM.from_pretrained(parent).eval()
+    with pytest.raises(ConfigError, match="write model_type 'ministral'"):
+        grow_pairs(read_folder(parent), kinds=("attention",), positions=(1, 4), out=tmp_path / "grown")
+    edit_config(parent, model_type="ministral", architectures=[type(expected).__name__])
+    grow_pairs(read_folder(parent), kinds=("attention",), positions=(1, 4), out=tmp_path / "grown")
+    model = load_pretrained(tmp_path / "grown").eval()
+    assert isinstance(model, type(expected))
+    assert torch.equal(logits(model, "mistral"), logits(expected, "mistral"))
