@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 import torch
-from grown_models import KINDS, PLACES, grown_folder
+from models_with_pairs import KINDS, PLACES, grown_folder
 from safetensors import safe_open
 from tiny_models import MODELS, edit_config, load, logits, make_folder, read_config, tensors
 

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 import torch
-from grown_models import grown_folder
+from models_with_pairs import grown_folder
 from tiny_models import load, logits
 
 from ppdgrow import ConfigError, InvalidInputError, load_pretrained
