@@ -109,12 +109,14 @@ class PretrainedFolder:
             return False
         if name.endswith(".bias") and len(entry.shape) > 1:  # the causal mask of old GPT-2 files
             return False
-        twin = self.tied and OUTPUTS.search(name) is not None and not name.startswith(self.layers)
-        return not (twin and any(name != other and self._same_bytes(name, other) for other in self.entries))
+        if not self.tied or not OUTPUTS.search(name) or name.startswith(self.layers):
+            return True
+        return not any(self._same_bytes(name, other) for other in self.entries if other != name)
 
     def _same_bytes(self, name: str, other: str) -> bool:
+        """Whether an output is the same as an input embedding, or as an output that is named before it."""
         one, two = self.entries[name], self.entries[other]
-        if OUTPUTS.search(other) or (one.dtype, one.shape) != (two.dtype, two.shape):
+        if (one.dtype, one.shape) != (two.dtype, two.shape) or (OUTPUTS.search(other) and other > name):
             return False
         return all(x == y for x, y in zip(self.read(name), self.read(other), strict=True))
 
@@ -211,8 +213,9 @@ def read_folder(path: Path, layer_path: str | None = None) -> PretrainedFolder:
                 entries[name] = TensorEntry(file, *header)
         if not (path / SINGLE).exists():
             _check_index(path, mapping, entries)
-    _refuse_quantised(path, entries)
-    layers = _find_layers(path, entries, layers_key, count, FAMILIES.get(parent_config["model_type"]), layer_path)
+        _refuse_quantised(path, entries)
+        family = FAMILIES.get(parent_config["model_type"])
+        layers = _find_layers(path, entries, layers_key, count, family, layer_path)
     tied = bool(getattr(loaded, "tie_word_embeddings", False))
     return PretrainedFolder(path, config, parent_config, layers, count, layers_key, tied, entries, metadata)
 

@@ -9,6 +9,7 @@ import re
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 from typing import Any, Literal
 
@@ -218,11 +219,11 @@ def _new_tensor(
     draws: _Draws | None,
 ) -> NewTensor:
     old, nbytes = f"{folder.layers}{source}.{suffix}", entry.stop - entry.start
-    chunks: Callable[[], Iterable[bytes]] = lambda: folder.read(old)  # noqa: E731
+    chunks: Callable[[], Iterable[bytes]] = partial(folder.read, old)
     if suffix.rpartition(".")[0] in outputs:
-        chunks = lambda: _zeros(nbytes)  # noqa: E731
+        chunks = partial(_zeros, nbytes)
     elif draws is not None and folder.counts(old):
-        chunks = lambda: draws.bytes_of(number, suffix, entry)  # noqa: E731
+        chunks = partial(draws.bytes_of, number, suffix, entry)
     return NewTensor(f"{folder.layers}{number}.{suffix}", entry.dtype, entry.shape, nbytes, chunks)
 
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import errno
 import json
+import math
 import os
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -28,7 +29,6 @@ SHARD_BYTES = 5 * 10**9  # as Transformers splits
 # Of weights in whatever format, and of the optimizer's state.
 WEIGHTS = (".safetensors", ".bin", ".pt", ".pth", ".ckpt", ".h5", ".msgpack", ".onnx", ".onnx_data", ".gguf", ".ot")
 REWRITTEN = (CONFIG, CARD, INDEX)
-ITEM_BYTES = {"F64": 8, "F32": 4, "F16": 2, "BF16": 2}
 
 
 @dataclass(frozen=True)
@@ -181,7 +181,7 @@ def _copy_file(source: Path, target: Path, entries: Mapping[str, TensorEntry], m
 
 def _write_new(target: Path, tensors: Sequence[NewTensor]) -> None:
     """Wide types first, as the library does, so that each tensor is aligned."""
-    tensors = sorted(tensors, key=lambda tensor: -ITEM_BYTES.get(tensor.dtype, 1))
+    tensors = sorted(tensors, key=lambda tensor: -tensor.nbytes // max(1, math.prod(tensor.shape)))
     places, at = {}, 0
     for tensor in tensors:
         places[tensor.name] = (tensor.dtype, tensor.shape, at, at + tensor.nbytes)

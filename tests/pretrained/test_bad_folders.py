@@ -104,9 +104,14 @@ BAD: dict[str, tuple[Damage, str]] = {
         r"'x' is listed for .* but not in it",
     ),
     "an index without some tensors": (lambda folder: edit_index(folder, drop_layer), r"is not listed in"),
-    "no layer list": (
-        lambda folder: edit_index(folder, dict.clear),
-        r"expected a 'weight_map'",
+    "an empty index": (lambda folder: edit_index(folder, dict.clear), r"expected a 'weight_map'"),
+    "a tensor in two shards": (
+        lambda folder: save_file({"lm_head.weight": torch.ones(2)}, sorted(folder.glob("*.safetensors"))[0]),
+        r"tensor 'lm_head\.weight' is in 'model-00001-of-.* too",
+    ),
+    "no numbered layers": (
+        lambda folder: save_file({"weight": torch.ones(2)}, folder / "model.safetensors"),
+        r"no numbered layers.*fresh copy",
     ),
     "more layers in the config": (typed(num_hidden_layers=5), r"num_hidden_layers is 5.*have 4 layers.*fresh copy"),
     "fewer layers in the config": (typed(num_hidden_layers=3), r"num_hidden_layers is 3.*have 4 layers"),

@@ -109,6 +109,18 @@ def test_a_tied_model_that_was_saved_with_both_ends(equal: bool, tmp_path: Path)
     assert (new.lm_head.weight is new.model.embed_tokens.weight) == equal
 
 
+def test_a_tied_head_that_was_saved_in_three_names(tmp_path: Path) -> None:
+    """RoBERTa's head has its bias under two names, and older versions saved each of them."""
+    parent = make_folder("roberta", tmp_path / "parent")
+    held = load_file(parent / "model.safetensors")
+    held["lm_head.decoder.weight"] = held["roberta.embeddings.word_embeddings.weight"].clone()
+    held["lm_head.decoder.bias"] = held["lm_head.bias"].clone()
+    save_file(held, parent / "model.safetensors", metadata={"format": "pt"})
+    grown = grow(parent, tmp_path / "grown", "copy")
+    old, new = (transformers().RobertaForMaskedLM.from_pretrained(path) for path in (parent, grown.out))
+    assert (grown.parameters_before, grown.parameters_after) == (old.num_parameters(), new.num_parameters())
+
+
 def test_indices_of_new_layers_are_where_they_were_inserted(tmp_path: Path) -> None:
     """LlamaFactory#9010: the layers taken to be trainable are not those that were inserted."""
     parent = make_folder("llama", tmp_path / "parent")

@@ -250,6 +250,17 @@ def test_places_that_do_not_exist(positions: tuple[int, ...], tmp_path: Path) ->
         grow(parent, "copy", tmp_path / "grown", positions=positions)
 
 
+def test_plain_layers_are_not_put_between_pairs(tmp_path: Path) -> None:
+    parent = make_folder("llama", tmp_path / "parent")
+    base = {key: value for key, value in read_config(parent).items() if key != "model_type"}
+    config = {"model_type": "ppdgrow", "base_model_type": "llama", "base": base, "pairs": {}}
+    (parent / "config.json").write_text(json.dumps(config))
+    folder = read_folder(parent)
+    assert (folder.model_type, folder.num_layers, folder.has_pairs) == ("llama", LAYERS, True)
+    with pytest.raises(ConfigError, match="has pairs"):
+        grow(parent, "zero", tmp_path / "grown")
+
+
 def test_only_zero_claims_to_keep_the_function() -> None:
     assert {name for name, method in PLAIN_METHODS.items() if method.preserves} == {"zero"}
 
