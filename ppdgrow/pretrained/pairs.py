@@ -6,17 +6,19 @@ loads it, `modeling_ppdgrow.py`.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from math import prod
 from pathlib import Path
 from typing import Any
 
+from ppdgrow.checkpoint.safe_read import invalid
 from ppdgrow.errors import ConfigError
 from ppdgrow.pretrained import modeling_ppdgrow as modeling
 from ppdgrow.pretrained.card import model_card, parent_name
 from ppdgrow.pretrained.deeper_config import Stack, with_lineage
-from ppdgrow.pretrained.folder import PretrainedFolder
+from ppdgrow.pretrained.folder import CONFIG, PretrainedFolder
 from ppdgrow.pretrained.pair_values import PairValues
 from ppdgrow.pretrained.parent_model import ParentModel
 from ppdgrow.pretrained.write import Grown, refuse_output, write_grown
@@ -24,6 +26,12 @@ from ppdgrow.pretrained.write import Grown, refuse_output, write_grown
 CODE = "modeling_ppdgrow.py"
 ATTENTION_FIRST = "attention-first"
 PAIR_KINDS = (*modeling.KINDS, "orthogonal", ATTENTION_FIRST)
+LOADING = """
+## Loading
+
+    AutoModel.from_pretrained(FOLDER, trust_remote_code=True)    # or the auto class of its head
+    ppdgrow.load_pretrained(FOLDER)                              # where ppdgrow is installed
+"""
 FIXED_TOKENS = ("vit", "deit")  # a convolution along the tokens would run over padding elsewhere
 
 
@@ -61,7 +69,7 @@ def grow_pairs(
             f"positions {list(positions)} of a model of {count} layers: expected numbers from 0 to {count}"
         )
     parent = ParentModel(folder)
-    known = folder.config["pairs"]["blocks"] if folder.has_pairs else []
+    known = known_pairs(folder)
     new = plan_blocks(folder, known, kinds, positions)
     base = {key: value for key, value in folder.parent_config.items() if key != "model_type"}
     method = ",".join(block["kind"] for block in new)
@@ -99,10 +107,30 @@ def grow_pairs(
         out,
         config=config,
         new=tensors,
-        card=model_card(folder, grown, base),
+        card=model_card(folder, grown, base) + LOADING,
         texts={CODE: code},
     )
     return replace(grown, notes=(*grown.notes, *left))
+
+
+def known_pairs(folder: PretrainedFolder) -> list[dict[str, Any]]:
+    """The pairs that a folder has, as config.json names them.
+
+    Raises:
+        InvalidInputError: they are not named as `grow_pairs` writes them.
+    """
+    if not folder.has_pairs:
+        return []
+    pairs = folder.config.get("pairs")
+    blocks = pairs.get("blocks") if isinstance(pairs, dict) else None
+    if not isinstance(blocks, list):
+        raise invalid(folder.path / CONFIG, f"pairs.blocks is {blocks!r}, expected a list")
+    for block in blocks:
+        known = block if isinstance(block, dict) else {}
+        whole = isinstance(known.get("after"), int) and known.get("kind") in PAIR_KINDS
+        if not whole or not re.fullmatch(r"p\d+", str(known.get("id"))):
+            raise invalid(folder.path / CONFIG, f"pairs.blocks has {block!r}, expected an id, a kind and a place")
+    return blocks
 
 
 def plan_blocks(
@@ -114,7 +142,7 @@ def plan_blocks(
         expected = ", ".join(PAIR_KINDS)
         raise ConfigError(f"--pair {','.join(kinds)} is not for a model of Transformers: expected of {expected}")
     attended = any(block["kind"] == "attention" for block in known)
-    number = max((int(str(block["id"]).lstrip("p")) for block in known), default=0)
+    number = max((int(block["id"][1:]) for block in known), default=0)
     blocks = []
     for at, place in enumerate(sorted(positions)):
         kind = kinds[min(at, len(kinds) - 1)]

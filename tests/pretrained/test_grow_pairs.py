@@ -14,7 +14,7 @@ from models_with_pairs import KINDS, PLACES, grown_folder
 from safetensors import safe_open
 from tiny_models import MODELS, edit_config, load, logits, make_folder, read_config, tensors
 
-from ppdgrow.errors import ConfigError
+from ppdgrow.errors import ConfigError, InvalidInputError
 from ppdgrow.pretrained.folder import read_folder
 from ppdgrow.pretrained.load import load_pretrained
 from ppdgrow.pretrained.pairs import grow_pairs
@@ -277,4 +277,12 @@ def test_the_folder_says_what_it_is(tmp_path: Path) -> None:
     assert config["architectures"] == ["PPDGrowForCausalLM"]
     assert config["auto_map"]["AutoModelForCausalLM"] == "modeling_ppdgrow.PPDGrowForCausalLM"
     assert "AutoModelForMaskedLM" not in config["auto_map"]
-    assert "parameters" in (grown / "README.md").read_text()
+    assert "trust_remote_code=True" in (grown / "README.md").read_text()
+
+
+@pytest.mark.parametrize("pairs", [None, {"blocks": None}, {"blocks": [{"id": "p1", "kind": "ffn"}]}])
+def test_pairs_that_are_named_otherwise(pairs: Any, tmp_path: Path) -> None:
+    _, grown = grown_folder("llama", tmp_path, kinds=("ffn",), positions=(1,))
+    edit_config(grown, pairs=pairs)
+    with pytest.raises(InvalidInputError, match=r"config.json.*pairs.blocks .*, expected"):
+        grow_pairs(read_folder(grown), kinds=("ffn",), positions=(1,), out=tmp_path / "twice")
