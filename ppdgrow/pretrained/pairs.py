@@ -21,9 +21,8 @@ from ppdgrow.pretrained.deeper_config import Stack, with_lineage
 from ppdgrow.pretrained.folder import CONFIG, PretrainedFolder
 from ppdgrow.pretrained.pair_values import PairValues
 from ppdgrow.pretrained.parent_model import ParentModel
-from ppdgrow.pretrained.write import Grown, refuse_output, write_grown
+from ppdgrow.pretrained.write import CODE, Grown, refuse_output, write_grown
 
-CODE = "modeling_ppdgrow.py"
 ATTENTION_FIRST = "attention-first"
 PAIR_KINDS = (*modeling.KINDS, "orthogonal", ATTENTION_FIRST)
 LOADING = """
