@@ -36,7 +36,7 @@ SIZES = {
         equal_steps=3062,
         wider="--width 128 -o model.heads=4",
         budgets={"small": 3.42, "medium": 6.85, "large": 12.9},
-        rates={2: 16e-3, 4: 6e-3, GROWN: 12e-3},
+        rates={1: 24e-3, 2: 16e-3, 3: 8e-3, 4: 12e-3, 6: 12e-3, GROWN: 12e-3},
     ),
     "cifar10-cpu": Size(steps=1500, at=400, equal_steps=1308, wider="--width 256 -o model.heads=8"),
     "cifar10-gpu": Size(steps=30_000, at=8100, equal_steps=25_963, wider="--width 768 -o model.heads=12"),
@@ -164,8 +164,8 @@ RATES: Mapping[int, tuple[float, ...]] = {
     1: (12e-3, 16e-3, 24e-3),
     2: (4e-3, 6e-3, 8e-3, 12e-3, 16e-3, 24e-3),
     3: (4e-3, 6e-3, 8e-3, 12e-3),
-    4: (4e-3, 6e-3, 8e-3),
-    **dict.fromkeys((6, 8, 12), (3e-3, 4e-3, 6e-3)),
+    4: (4e-3, 6e-3, 8e-3, 12e-3, 16e-3),
+    **dict.fromkeys((6, 8, 12), (3e-3, 4e-3, 6e-3, 8e-3, 12e-3)),
 }
 SCHEDULES: tuple[tuple[int, tuple[tuple[int, int], ...]], ...] = (
     *((2, ((50, depth),)) for depth in (6, 8, 4, 12)),
@@ -241,7 +241,8 @@ SETS = {
         (
             _scratch(2, "small"),
             *(_in_run(*BEST, "small", operator) for operator in ("attention", "zero")),
-            _scratch(4, "medium"),
+            _scratch(4, "medium", 6e-3),
+            _scratch(6, "medium"),
         ),
         seeds=(10, 11, 12, 13, 14),
         test=True,

@@ -34,6 +34,7 @@ from ppdgrow.checkpoint.shards import (
     write_weights,
 )
 from ppdgrow.config.architecture import Architecture
+from ppdgrow.config.base import FORMAT, FormatNumber
 from ppdgrow.config.state import TrainerState
 from ppdgrow.errors import InvalidInputError, StorageError
 from ppdgrow.nn.model import check_shapes
@@ -44,7 +45,6 @@ MANIFEST = "manifest.json"
 CONFIG = "config.json"
 STATE = "trainer_state.json"
 TOKENIZER = "tokenizer.json"
-FORMAT = 1
 SHARD_BYTES = 5_000_000_000
 STEP_NAME = re.compile(r"step-([0-9]{8}|[1-9][0-9]{8,})")
 FLOATING = ("F32", "BF16", "F16", "F64")
@@ -77,7 +77,7 @@ class _ListedFile(BaseModel, strict=True):
 
 
 class _Manifest(BaseModel, strict=True):
-    format: Annotated[int, Field(ge=FORMAT, le=FORMAT)]
+    format: FormatNumber
     files: dict[str, _ListedFile]
 
 

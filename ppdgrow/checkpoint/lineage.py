@@ -44,6 +44,17 @@ def insertions(events: Iterable[Event]) -> list[GrowEvent]:
     return [event for event in events if isinstance(event, GrowEvent) and event.is_kept]
 
 
+def steps_to_go(events: Iterable[Event], step: int, otherwise: int) -> int:
+    """What is left at `step` of the latest training's plan; as many steps again where nothing is.
+
+    `otherwise` is for a lineage that does not record them.
+    """
+    plans = [(event.step, event.steps) for event in events if isinstance(event, TrainEvent) and event.steps]
+    begun, steps = plans[-1] if plans else (step, otherwise)
+    left = begun + steps - step
+    return left if left > 0 else steps
+
+
 def used_ids(events: Iterable[Event]) -> frozenset[str]:
     """Block ids that some ancestor had, whether or not they are still there."""
     return frozenset(name for event in events if event.is_kept for name in event.ids if BLOCK_ID.fullmatch(name))

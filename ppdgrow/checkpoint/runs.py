@@ -180,6 +180,10 @@ def locate_checkpoint(path: Path, skipped: list[str] | None = None) -> tuple[Run
             return RunFolder((path if spelled else path.resolve()).parent.parent), path
         run = RunFolder(path)
         if not run.checkpoints():
+            if (path / "config.json").is_file():  # as no run has it
+                raise InvalidInputError(
+                    f"{str(path)!r} is a folder of Transformers, which only grow and probe take: {expected}"
+                )
             found = "has no checkpoints" if any(path.iterdir()) else "has no checkpoints, it is empty"
             raise InvalidInputError(
                 f"{str(path)!r} {found}: expected a run folder (RUN/checkpoints/step-NNNNNNNN), "

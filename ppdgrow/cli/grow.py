@@ -28,6 +28,7 @@ def run(request: GrowRequest, narrator: Narrator) -> None:
     output is the new run folder.
     """
     with narrator.status("importing torch"):
+        from ppdgrow.checkpoint import RunFolder
         from ppdgrow.cli.next_command import propose_after
         from ppdgrow.growth.grow import grow
 
@@ -35,8 +36,11 @@ def run(request: GrowRequest, narrator: Narrator) -> None:
         result = grow(request, narrator)
     narrator.document(result.document())
     _print_result(result, narrator)
-    propose_after(narrator, result.run, result.run.checkpoint_path(result.event.step), request)
-    narrator.data(result.run.path.as_posix())
+    if result.checkpoint == result.path:
+        narrator.propose("next, check it", ("probe", result.path.as_posix()))
+    else:
+        propose_after(narrator, RunFolder(result.path), result.checkpoint, request)
+    narrator.data(result.path.as_posix())
 
 
 def _print_result(result: GrowResult, narrator: Narrator) -> None:
@@ -44,15 +48,18 @@ def _print_result(result: GrowResult, narrator: Narrator) -> None:
     more = event.parameters_untied != event.parameters_after
     untied = f"{format_count(shown['parameters_untied'])} once untied" if more else ""
     parameters = [format_count(shown[f"parameters_{when}"]) for when in ("before", "after")]
-    flops = [format_flops(shown[f"flops_per_token_{when}"]) for when in ("before", "after")]
     rows = [
         ["", "before", "after", ""],
         ["layers", str(event.layers_before), str(event.layers_after), result.place],
         ["parameters", *parameters, untied],
-        ["FLOP per token", *flops, ""],
-        ["half-steps", str(event.half_steps_before), str(event.half_steps_after), ""],
     ]
-    if event.loss_before is not None:
+    if event.flops_per_token_before is not None:  # not known of a model of Transformers
+        flops = [format_flops(shown[f"flops_per_token_{when}"]) for when in ("before", "after")]
+        rows.append(["FLOP per token", *flops, ""])
+        rows.append(["half-steps", str(event.half_steps_before), str(event.half_steps_after), ""])
+    if event.bit_exact is None:
+        rows.append(["outputs", "", "", "not compared (--no-eval)"])
+    elif event.loss_before is not None:
         rows.append(["validation loss", f"{event.loss_before:.6f}", f"{event.loss_after:.6f}", event.verdict])
     else:
         rows.append(["outputs", "", "", f"{event.verdict} (one synthetic batch)"])

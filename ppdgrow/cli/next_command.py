@@ -2,18 +2,19 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from importlib.util import find_spec
 from pathlib import Path
 
 from ppdgrow.checkpoint import RunFolder, read_config, read_state
 from ppdgrow.checkpoint.events import TrainEvent
-from ppdgrow.checkpoint.lineage import by_hand, lineage_up_to
+from ppdgrow.checkpoint.lineage import by_hand, insertions, lineage_up_to, steps_to_go
 from ppdgrow.comparison.compare import Comparison
 from ppdgrow.comparison.history import RunHistory
 from ppdgrow.config.requests import CompareRequest, GrowRequest, ProbeRequest, TrainRequest
 from ppdgrow.console import Narrator
 from ppdgrow.training.context import resolved_recipe
-from ppdgrow.training.control import Words, beside, control_command, name_of, of_one_run, word
+from ppdgrow.training.control import Trio, Words, beside, control_command, name_of, of_one_run, trio_of, word
 
 
 def propose_after(
@@ -29,10 +30,13 @@ def propose_after(
         flags += ["--data-dir", str(request.data_dir)]
     architecture, state, recipe = read_config(folder), read_state(folder), resolved_recipe(run).recipe
     name = name_of(run, folder)
-    train = ("train", name, "--steps", str(recipe.train.steps), *flags)
     lineage = lineage_up_to(run.growth_path, state.step)
+    train = ("train", name, "--steps", str(steps_to_go(lineage, state.step, recipe.train.steps)), *flags)
     changes = by_hand(lineage)
     trained = bool(changes) and isinstance(changes[-1], TrainEvent)
+    trio = None if insertions(lineage) or state.lr_factor == 1.0 else trio_of(run, architecture)
+    if trio is not None:
+        return _propose_comparison(narrator, trio, flags)
     if state.lr_factor != 1.0 and not (trained and architecture.newest_ids):
         narrator.say(
             f"the learning rate of {name} ended at {state.lr_factor:.2g} of its peak: the next train warms up to the "
@@ -55,6 +59,16 @@ def propose_after(
     return narrator.propose(
         why, control, (*ungrown[:-2], *flags, *ungrown[-2:]), ("compare", baseline, ungrown[-1], name)
     )
+
+
+def _propose_comparison(narrator: Narrator, trio: Trio, flags: Sequence[str]) -> None:
+    """Propose to compare a grown run with its control and its baseline, of which one has just been trained."""
+    missing = None if trio.control.checkpoints() else trio.command
+    ungrown = [run for run in (trio.baseline, trio.control) if run.checkpoints()]
+    paths = [word(run.path) for run in (*ungrown, *([] if missing is None else [trio.control]), trio.grown)]
+    why = f"next, hold {paths[-1]} against {' and '.join(paths[:-1])}"
+    controls = [] if missing is None else [(*missing[:-2], *flags, *missing[-2:])]
+    narrator.propose(why, *controls, ("compare", *paths))
 
 
 def propose_after_comparison(narrator: Narrator, comparison: Comparison, request: CompareRequest) -> None:
@@ -88,4 +102,5 @@ def propose_after_comparison(narrator: Narrator, comparison: Comparison, request
 
 def _train(history: RunHistory) -> Words:
     assert history.recipe is not None
-    return ("train", name_of(history.run, history.checkpoint), "--steps", str(history.recipe.train.steps))
+    steps = steps_to_go(history.events, history.step, history.recipe.train.steps)
+    return ("train", name_of(history.run, history.checkpoint), "--steps", str(steps))

@@ -49,7 +49,8 @@ def run(request: ProbeRequest, narrator: Narrator) -> None:
         narrator.data(clean(drawn.text))
     if not report.passed:
         raise CheckFailedError("; ".join(report.failures))
-    propose_after(narrator, *locate_checkpoint(request.checkpoint), request)
+    if report.loss is not None:
+        propose_after(narrator, *locate_checkpoint(request.checkpoint), request)
 
 
 def _print_result(report: ProbeReport, narrator: Narrator) -> None:
@@ -57,15 +58,18 @@ def _print_result(report: ProbeReport, narrator: Narrator) -> None:
     from ppdgrow.probing.report import block_rows, pair_rows
 
     if report.pairs:
-        narrator.say("largest |P(x) - x| of each pair, by type, on hidden states of validation data")
+        states = "a synthetic batch" if report.loss is None else "validation data"
+        narrator.say(f"largest |P(x) - x| of each pair, by type, on hidden states of {states}")
         narrator.table(pair_rows(report))
+    if report.pairs and report.loss is not None:
         narrator.say(f"validation loss with all blocks: {report.loss:.4f}")
-    narrator.say("round trips and their bounds are relative to the largest entry of the stream before the block")
+    if any(block.round_trip is not None for block in report.blocks):
+        narrator.say("round trips and their bounds are relative to the largest entry of the stream before the block")
     narrator.table(block_rows(report))
     for note in report.notes:
         narrator.say(note)
     tied = sum(pair.tied for pair in report.pairs)
     if report.passed and tied:
         narrator.say(f"all {tied} tied pairs cancel to the last bit")
-    elif report.passed:
+    elif report.passed and any(block.round_trip is not None for block in report.blocks):
         narrator.say("every inverse holds; no pair is tied, so no cancellation is promised")

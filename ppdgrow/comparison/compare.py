@@ -84,7 +84,7 @@ class Comparison:
 
     @property
     def grown(self) -> list[ComparedArm]:
-        """The arms that were grown and are held against the baseline."""
+        """The arms that were grown, or tried to grow, and are held against the baseline."""
         return [arm for arm in self.arms if arm.pay_off is not None]
 
     @property

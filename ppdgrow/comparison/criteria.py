@@ -154,7 +154,8 @@ def _pays(criterion: Criterion, pay_off: PayOff) -> Criterion:
     """The arm's final loss is below that of the front of ungrown runs at its FLOPs."""
     if pay_off.doubt:
         return replace(criterion, against=UNGROWN, note=pay_off.doubt)
-    return _judged(replace(criterion, against=UNGROWN, note=pay_off.note), pay_off.difference, "high")
+    note = "; ".join(filter(None, (pay_off.rejected, pay_off.note)))
+    return _judged(replace(criterion, against=UNGROWN, note=note), pay_off.difference, "high")
 
 
 def _judged(criterion: Criterion, figure: Estimate | None, end: End) -> Criterion:

@@ -9,6 +9,7 @@ from typing import Literal
 
 import numpy as np
 
+from ppdgrow.checkpoint.events import TrialEvent
 from ppdgrow.comparison.curves import cost_of
 from ppdgrow.comparison.history import RunHistory
 from ppdgrow.config.state import Cost
@@ -78,7 +79,8 @@ class PayOff:
 
     `front_loss` (nats) is what its FLOPs buy without growing, `difference` its own loss less that, `compute_gain` the
     FLOPs for its loss without growing over its own: each None where it is not known, and `doubt` then says why.
-    `needs_control`: an ungrown run at its shallow depth, and of its cost, is missing. `note` is what to know of it.
+    `needs_control`: an ungrown run at its shallow depth, and of its cost, is missing. `note` is what to know of it,
+    `rejected` that all trials of its runs, or of some, were.
     """
 
     front_loss: Estimate | None = None
@@ -87,6 +89,7 @@ class PayOff:
     doubt: str = ""
     needs_control: bool = False
     note: str = ""
+    rejected: str = ""
 
     @property
     def pays(self) -> Pays:
@@ -106,9 +109,22 @@ def is_ungrown(history: RunHistory) -> bool:
     return untouched and history.decayed and history.cut_short is None
 
 
+def grew_in_vain(history: RunHistory) -> bool:
+    """Whether it tried to grow and all its trials were rejected."""
+    return history.trials_rejected > 0 and not history.insertions
+
+
+def _without_trials(history: RunHistory) -> RunHistory:
+    """A run that grew in vain as the ungrown one that it is but for the cost: a rejected trial leaves no trace."""
+    ledger = history.state.ledger.model_copy(update={"trials": Cost()})
+    events = tuple(event for event in history.events if not isinstance(event, TrialEvent))
+    return replace(history, events=events, state=history.state.model_copy(update={"ledger": ledger}))
+
+
 def is_control(history: RunHistory, grown: RunHistory) -> bool:
-    """Whether an ungrown run has the depth that a grown one started from."""
-    return history.architecture.num_layers == grown.insertions[0].layers_before
+    """Whether an ungrown run has the depth that a grown one started from, or that it never left."""
+    layers = [event.layers_before for event in grown.insertions] or [grown.architecture.num_layers]
+    return history.architecture.num_layers == layers[0]
 
 
 def total_flops(history: RunHistory) -> float:
@@ -117,11 +133,13 @@ def total_flops(history: RunHistory) -> float:
 
 
 def pay_off(grown: Sequence[RunHistory], others: Iterable[RunHistory]) -> PayOff:
-    """The runs of a grown arm against the ungrown ones among others that differ from them in depth alone."""
+    """The runs of an arm that grew, or tried to, against the ungrown ones among others that differ in depth alone."""
     unready = [history.name for history in grown if history.untrained or history.cut_short or not history.decayed]
     if unready:
         return PayOff(doubt=f"the learning rate of {', '.join(unready)} is not decayed at the end")
     ungrown = [history for history in others if is_ungrown(history) and _make(history) == _make(grown[0])]
+    in_vain = [_without_trials(history) for history in grown if grew_in_vain(history)]
+    ungrown += in_vain
     if not any(is_control(history, one) for history in ungrown for one in grown):
         return PayOff().doubted("there is no ungrown control")
     held = {index: rivals for index, one in enumerate(grown) if (rivals := _rivals(one, grown, ungrown))}
@@ -138,6 +156,7 @@ def pay_off(grown: Sequence[RunHistory], others: Iterable[RunHistory]) -> PayOff
         difference=estimate([None if at is None else loss - at for loss, at in zip(losses, bought, strict=True)]),
         compute_gain=estimate(gains, ratio=True),
         note="" if all(map(_same_seed, runs, held.values())) else ELSE,
+        rejected=_rejected(len(in_vain), len(grown)),
     )
     if None in bought:
         outside = bought.index(None)
@@ -148,6 +167,11 @@ def pay_off(grown: Sequence[RunHistory], others: Iterable[RunHistory]) -> PayOff
     if found.pays == "yes" and not all(map(_has_control_near, runs, held.values())):
         return found.doubted("no ungrown control took about as many FLOPs")
     return found
+
+
+def _rejected(number: int, of: int) -> str:
+    seeds = "" if of == 1 else f" of all {of} seeds" if number == of else f" of {number} of {of} seeds"
+    return f"all trials{seeds} were rejected" if number else ""
 
 
 def _make(history: RunHistory) -> tuple[str, str, int]:

@@ -8,7 +8,7 @@ from functools import cached_property
 from pathlib import Path
 
 from ppdgrow.comparison.curves import Axis, EqualFigures, cost_ratio, equal_figures, recorded
-from ppdgrow.comparison.front import PayOff, pay_off
+from ppdgrow.comparison.front import PayOff, grew_in_vain, pay_off
 from ppdgrow.comparison.history import RunHistory
 from ppdgrow.comparison.insertions import Insertion, SpikeCounts, SpikeSteps, find_spikes, insertions_of
 from ppdgrow.config.state import Cost, Validation
@@ -79,7 +79,7 @@ class ComparedArm:
     """Runs that differ in nothing but their seeds, by rising seed, with what they say together.
 
     A figure is None where a run lacks it, or for the baseline. `left_out` names runs of its folder that do not count;
-    `pay_off` is that of an arm that was grown.
+    `pay_off` is that of an arm that was grown, or whose growths were all rejected.
     """
 
     name: str
@@ -103,8 +103,8 @@ class ComparedArm:
         return replace(self, runs=runs)
 
     def judged_beside(self, histories: Sequence[RunHistory]) -> ComparedArm:
-        """The arm, if it was grown, with its figures against the ungrown ones of all these runs."""
-        grown = [history for history in self.histories if history.insertions]
+        """The arm, if it grew or tried to, with its figures against the ungrown ones of all these runs."""
+        grown = [history for history in self.histories if history.insertions or grew_in_vain(history)]
         return replace(self, pay_off=pay_off(grown, histories)) if grown else self
 
     def missing_controls(self, folders: Collection[Path] = ()) -> Iterator[Words]:

@@ -29,6 +29,8 @@ if TYPE_CHECKING:
 DASHES = ("-", "--", "-.", ":")
 # Letters that fit below the panels, the strokes counted as letters.
 LEGEND = 170
+# What decides is the difference to the front of each seed.
+FRONT_OF_MEANS = "front of ungrown means (judged by seed)"
 # Losses are shown from this share of the longest run on, and differences are scaled to the second half: what comes
 # before is a fall that hides all else.
 SHOWN_FROM = 0.12
@@ -96,7 +98,8 @@ def _front(axes: Axes, comparison: Comparison) -> None:
     if len(points) > 1:
         front = Front.of(points)
         line = dict.fromkeys([*front.points, (front.largest, front.points[-1][1])])
-        axes.plot(*zip(*line, strict=True), color="#888888", linewidth=1.0, zorder=0, label="front of ungrown runs")
+        label = FRONT_OF_MEANS if any(len(arm.runs) > 1 for arm in ungrown) else "front of ungrown runs"
+        axes.plot(*zip(*line, strict=True), color="#888888", linewidth=1.0, zorder=0, label=label)
         axes.legend(frameon=False, loc="upper right")
     _frame(axes, [])
     axes.set_xscale("log")

@@ -117,12 +117,13 @@ def _pays(comparison: Comparison) -> Iterator[Block]:
     if not comparison.grown:
         return
     shown = [column for column in columns(comparison.arms) if column.layouts & Layout.PAYS]
+    means = " (the picture shows that of the means over seeds)" if several_seeds(comparison.arms) else ""
     yield Heading("Did growing pay")
     yield arm_rows(comparison.grown, shown)
     yield Paragraph(
         "Ungrown runs that end at the end of their decay span a front: the lower convex hull of their final losses "
-        "over the logarithm of their FLOPs, by seed. Against ungrown: the final loss of an arm minus that of the "
-        "front at its FLOPs, its shallow phase and its rejected trials included. Compute gain: the FLOPs that the "
+        f"over the logarithm of their FLOPs, by seed{means}. Against ungrown: the final loss of an arm minus that of "
+        "the front at its FLOPs, its shallow phase and its rejected trials included. Compute gain: the FLOPs that the "
         "front takes for its loss, over its own; a dash where its loss is below or above that of every ungrown run."
     )
     missing = [words for arm in comparison.grown for words in arm.missing_controls()]

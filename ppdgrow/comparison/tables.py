@@ -162,4 +162,6 @@ def _pays_in_words(arm: ComparedArm, *, named: bool) -> str:
     if pay_off.pays == "not judged":
         return f"{whose}whether growing paid is not known: {pay_off.doubt}"
     gain = "" if pay_off.compute_gain is None else f" (compute gain {format_gain(pay_off.compute_gain)})"
-    return f"{whose}growing {'paid' if pay_off.pays == 'yes' else 'did not pay'} against ungrown training{gain}"
+    rejected = f": {pay_off.rejected}" if pay_off.rejected else ""
+    paid = "paid" if pay_off.pays == "yes" else "did not pay"
+    return f"{whose}growing {paid} against ungrown training{gain}{rejected}"

@@ -9,7 +9,7 @@ from typing import Literal
 
 from pydantic import Field, model_validator
 
-from ppdgrow.config.base import Frozen, PositiveInt
+from ppdgrow.config.base import FORMAT, FormatNumber, Frozen, PositiveInt
 from ppdgrow.config.kinds import FAMILIES, KINDS, Family, Task
 from ppdgrow.config.schema import ModelConfig, StreamName
 
@@ -78,7 +78,7 @@ class BlockSpec(Frozen):
 class Architecture(Frozen):
     """Everything that decides the names and shapes of a model's tensors and the function they compute."""
 
-    format: Literal[1] = 1
+    format: FormatNumber = FORMAT
     family: Family
     stream: StreamName
     task: Task

@@ -9,6 +9,8 @@ from pydantic import BaseModel, ConfigDict, Field
 PositiveInt = Annotated[int, Field(ge=1, le=2**40)]
 NonNegativeInt = Annotated[int, Field(ge=0, le=2**40)]
 Fraction = Annotated[float, Field(ge=0.0, le=1.0)]
+FORMAT = 1
+FormatNumber = Annotated[int, Field(ge=FORMAT, le=FORMAT)]  # Literal[1] would take true and 1.0 too
 
 
 class Frozen(BaseModel):

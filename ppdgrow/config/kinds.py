@@ -9,7 +9,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Annotated, Literal
 
-from pydantic import AfterValidator
+from pydantic import AfterValidator, WithJsonSchema
 
 Family = Literal["transformer", "mlp", "sequence"]
 Task = Literal["lm", "mlm", "classify"]
@@ -116,4 +116,4 @@ def _check_pair_name(name: str) -> str:
     raise ValueError(f"found {name!r}, expected one of {', '.join(PAIR_NAMES)}")
 
 
-PairName = Annotated[str, AfterValidator(_check_pair_name)]
+PairName = Annotated[str, AfterValidator(_check_pair_name), WithJsonSchema({"enum": [*PAIR_NAMES]})]

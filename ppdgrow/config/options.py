@@ -37,6 +37,7 @@ class Option:
     in_python: bool = True  # whether Python callers have it
     help: str = ""
     doc: str | None = None  # what Python callers read in place of the help
+    expected: str | None = None  # of a wrong value, where the type does not say it
 
 
 def option(*look: Any, default: Any = None, help: str | None = None, least: int | None = None, **more: Any) -> Any:
@@ -147,6 +148,10 @@ def _path(value: Any) -> Any:
 
 
 def _expected(field: FieldInfo) -> str:
+    if isinstance(field.json_schema_extra, dict):
+        look: Any = field.json_schema_extra["option"]
+        if look.expected is not None:
+            return str(look.expected)
     kind = kinds(field.annotation)[0]
     if get_origin(kind) is Literal:
         return f"one of {', '.join(get_args(kind))}"

@@ -39,7 +39,10 @@ class TrainRequest(Request):
     checkpoint: Path | None = option(**_CHECKPOINT)
     """Go on from this run folder or checkpoint; leave out for a new model."""
     recipe: Path | Mapping[Any, Any] | None = option(
-        "Recipe", "FILE", doc="A YAML file, or the same as a mapping of sections: `{'train': {'lr': 3e-4}}`."
+        "Recipe",
+        "FILE",
+        doc="A YAML file, or the same as a mapping of sections: `{'train': {'lr': 3e-4}}`.",
+        expected="the path of a YAML file, or a mapping such as {'train': {'lr': 3e-4}}",
     )
     """Recipe in YAML."""
     values: Mapping[Any, Any] | None = None
@@ -65,9 +68,13 @@ class TrainRequest(Request):
     only: Any = recipe_key("train.only", "Train all, or the newest blocks only.")
     grow_to: int | None = option("Growth", "LAYERS", least=1)
     """Grow to so many layers within this run; kept without a judgement."""
-    grow_at: str | int | None = option("Growth", "STEP|SHARE")
+    grow_at: str | int | None = option(
+        "Growth", "STEP|SHARE", expected="a step above 0, or a share of the run's steps such as '50%'"
+    )
     """A step, or a share of this run's steps. With --grow-to. [default: 50%]"""
-    pair: str | Sequence[str] | None = option("Growth", "KIND[,KIND..]", words=PAIR_NAMES)
+    pair: str | Sequence[str] | None = option(
+        "Growth", "KIND[,KIND..]", words=PAIR_NAMES, expected=f"one of {', '.join(PAIR_NAMES)}, or a list of them"
+    )
     """Kind of the pairs, the last of a list repeats. With --grow-to. [default: ffn]"""
     method: Method | None = option("Growth")
     """pair, or a rival that adds as many whole layers. With --grow-to. [default: pair]"""
@@ -163,7 +170,9 @@ class GrowRequest(Request):
         default=True,
         doc="Measure the losses before and after; False compares outputs on a synthetic batch.",
     )
-    """Skip the losses; outputs are compared on a synthetic batch."""
+    """Skip the losses; outputs are compared on a synthetic batch (of a folder of Transformers: not at all)."""
+    layer_path: str | None = option("Growth", "PATH")
+    """Of a folder of Transformers of an unknown model_type: where its layers are, such as model.layers."""
     data_dir: DataDir = None
     device: Device = "auto"
     precision: Precision = None

@@ -6,7 +6,7 @@ from typing import Annotated, Literal
 
 from pydantic import Field
 
-from ppdgrow.config.base import Fraction, Frozen
+from ppdgrow.config.base import FORMAT, FormatNumber, Fraction, Frozen
 
 Count = Annotated[int, Field(ge=0, le=2**62)]
 Flops = Annotated[int, Field(ge=0, le=10**40)]
@@ -75,7 +75,7 @@ class Environment(Frozen):
 class TrainerState(Frozen):
     """`trainer_state.json`."""
 
-    format: Literal[1] = 1
+    format: FormatNumber = FORMAT
     step: Count
     lr_factor: Fraction  # the schedule's value at the last step; 1.0: not decayed
     ledger: Ledger

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 import torch
@@ -15,6 +17,7 @@ from ppdgrow.console import Narrator
 from ppdgrow.engine.device import autocast, resolve_device
 from ppdgrow.errors import ConfigError
 from ppdgrow.growth.expansion import Expansion, expand, measure, take_out, write_expansion
+from ppdgrow.pretrained.folder import is_pretrained, require_transformers
 from ppdgrow.seeding import generator
 from ppdgrow.training.context import (
     Parent,
@@ -24,15 +27,19 @@ from ppdgrow.training.context import (
     report_parent,
     warn_of_changes,
 )
-from ppdgrow.training.growth_schedule import requests_of
+from ppdgrow.training.growth_schedule import requests_of, unused_options
 from ppdgrow.training.output_folder import check_place, is_occupied, sibling
 
 
 @dataclass(frozen=True)
 class GrowResult:
-    """The output run, the event that made it, as in its `growth.jsonl`, and where it took place, in words."""
+    """The output, a run or a folder of Transformers, and its checkpoint, which is that folder itself.
 
-    run: RunFolder
+    `event` made it, as in its `growth.jsonl`, `place` is where that took place, in words.
+    """
+
+    path: Path
+    checkpoint: Path
     event: SurgeryEvent
     place: str
 
@@ -43,8 +50,8 @@ class GrowResult:
         sizes = ("layers", "parameters", "flops_per_token", "half_steps")
         return {
             "schema": 1,
-            "run": self.run.path.as_posix(),
-            "checkpoint": self.run.checkpoint_path(event.step).as_posix(),
+            "run": self.path.as_posix(),
+            "checkpoint": self.checkpoint.as_posix(),
             "parent": event.parent,
             **{key: getattr(event, key) for size in sizes for key in (f"{size}_before", f"{size}_after")},
             "parameters_untied": event.parameters_untied,
@@ -55,12 +62,20 @@ class GrowResult:
 
 
 def grow(request: GrowRequest, narrator: Narrator) -> GrowResult:
-    """Grow a checkpoint, or take a pair out of it, into a new run folder.
+    """Grow a checkpoint, or take a pair out of it, into a new run folder; a folder of Transformers into such a one.
 
     Raises:
         CheckFailedError: a pair changes the function; nothing is written.
         ConfigError, InvalidInputError, StorageError: as for every command.
     """
+    if is_pretrained(request.checkpoint):
+        require_transformers(request.checkpoint)
+        from ppdgrow.pretrained.grow import grow_folder
+
+        grown = grow_folder(request, narrator)
+        return GrowResult(grown.path, grown.path, grown.event, grown.place)
+    if request.layer_path is not None:
+        raise ConfigError("--layer-path is for a folder of Transformers: leave it out for a run")
     parent = load_parent(request.checkpoint)
     (growth,) = requests_of(request.growth)
     expansion = (
@@ -68,7 +83,7 @@ def grow(request: GrowRequest, narrator: Narrator) -> GrowResult:
         if request.remove is None
         else take_out(parent, request.remove, evaluated=request.evaluate)
     )
-    for note in expansion.notes:
+    for note in (*_unused(request), *expansion.notes):
         narrator.say(note)
     event = expansion.event
     out = request.out or sibling(parent, "grown" if request.remove is None else "removed", event.document())
@@ -77,18 +92,25 @@ def grow(request: GrowRequest, narrator: Narrator) -> GrowResult:
     if repeated is not None:
         narrator.say(f"already done: {run.path} holds this result")
         narrator.say(str(expansion))
-        return GrowResult(run, repeated, expansion.place)
+        return GrowResult(run.path, run.checkpoint_path(parent.step), repeated, expansion.place)
     narrator.now(f"growing: {expansion}")
     expansion = _measured(expansion, request, narrator)
     write_expansion(expansion, run)
     narrator.say(str(expansion))
-    return GrowResult(run, expansion.event, expansion.place)
+    return GrowResult(run.path, run.checkpoint_path(parent.step), expansion.event, expansion.place)
+
+
+def _unused(request: GrowRequest) -> Iterator[str]:
+    """What was asked for and does nothing, each in words."""
+    asked = [name for name, value in request if value != GrowRequest.model_fields[name].default]
+    for name, beside in unused_options(asked, request.method, request.source):
+        yield f"--{name} does nothing with {beside}"
 
 
 def _repeated(run: RunFolder, parent: Parent, event: SurgeryEvent) -> SurgeryEvent | None:
     """The recorded event if the folder holds the result of this very growth; whatever else it holds is refused."""
-    check_place(run, parent)
-    if not is_occupied(run):
+    check_place(run.path, parent.run.path)
+    if not is_occupied(run.path):
         return None
     events = [recorded for recorded in read_events(run.growth_path) if not isinstance(recorded, CheckEvent)]
     if events and isinstance(events[-1], SurgeryEvent):

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import gc
 import shutil
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from ppdgrow.checkpoint import RunFolder, read_checkpoint, read_jsonl
 from ppdgrow.checkpoint.events import DecisionEvent, Event, SkipEvent, append_events, read_events
@@ -18,7 +19,7 @@ from ppdgrow.training.resume import Start, start_from
 from ppdgrow.training.trainer import Trainer
 
 
-@dataclass(frozen=True)
+@dataclass
 class ProgressiveRun:
     """A run that may grow. `layers` is its depth at the start."""
 
@@ -26,10 +27,16 @@ class ProgressiveRun:
     run: RunFolder
     growth_schedule: GrowthSchedule
     layers: int
+    _begun: Trainer | None = field(default=None, init=False)
 
-    def finish(self, start: Start, model: Model | None) -> None:
-        """Train from `start` to the run's last step, growing where the schedule says so."""
-        trainer = self._trainer(start, model)
+    def begin(self, start: Start, model: Model | None) -> None:
+        """Take `start` up. A caller that lets go of it and its model has a growth free their memory."""
+        self._begun = self._trainer(start, model)
+
+    def finish(self) -> None:
+        """Train from where it was begun to the run's last step, growing where the schedule says so."""
+        trainer, self._begun = self._begun, None
+        assert trainer is not None, "begin comes first"
         trainer.to(trainer.step)  # makes up for an evaluation that was interrupted, and that may decide on a growth
         while True:
             coming = self.growth_schedule.next(trainer.step, self._closed_entries(), self._losses())
@@ -44,6 +51,7 @@ class ProgressiveRun:
             trainer.save()
             header = self.header(trainer.step, trainer.engine.ledger)
             del trainer  # the state is on disk; the trials need the memory
+            gc.collect()  # torch keeps the frames in which it made its first optimizer, with the model, in a circle
             explain = not any(isinstance(event, DecisionEvent) for event in self._own_events())
             Round(
                 self.context, self.run, coming.growth, pair_lr=self._pair_lr(), header=header, explain=explain

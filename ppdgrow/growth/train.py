@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import shutil
+from dataclasses import replace
 from typing import Any
 
 from ppdgrow.atomic import write_file
@@ -51,12 +52,15 @@ def train(request: TrainRequest, narrator: Narrator) -> dict[str, Any]:
     job = prepared.job
     with stop_flag() as stop:
         context = RunContext(prepared.setting, prepared.schedule, stop, narrator, job.first)
-        if not is_occupied(job.run):
+        if not is_occupied(job.run.path):
             _create_folder(job, prepared.start)
         with job.run.lock():
             if job.recorded is not None:
                 _renew_record(job, narrator)
-            _train_to_the_end(job, context, prepared)
+            run = _begin(job, context, prepared)
+            job = replace(job, parent=None)
+            del prepared  # with the parent's tensors and the first model, which a growth leaves behind
+            _train_to_the_end(job, run)
             _write_card(job)
             _print_result(job, narrator)
             return train_document(job.run, job.run.checkpoint_path(job.last))
@@ -118,22 +122,29 @@ def _without_comment(line: str) -> str:
     return line.partition("  #")[0].rstrip()
 
 
-def _train_to_the_end(job: Job, context: RunContext, prepared: Prepared) -> None:
-    """From the newest checkpoint of the folder, or from the start, with the growths of the schedule."""
+def _begin(job: Job, context: RunContext, prepared: Prepared) -> ProgressiveRun:
+    """From the newest checkpoint of the folder, or from the start."""
     start = resume(context, job.run, prepared.start)
     model = prepared.model if start is prepared.start else None
     run = ProgressiveRun(context, job.run, job.growth_schedule, prepared.start.architecture.num_layers)
+    run.begin(start, model)
+    return run
+
+
+def _train_to_the_end(job: Job, run: ProgressiveRun) -> None:
+    """With the growths of the schedule."""
+    say = run.context.narrator.say
     try:
-        run.finish(start, model)
+        run.finish()
     except DivergedError as error:
         if error.step is not None:
             append_events(job.run.growth_path, [DivergedEvent(step=error.step, until=error.step + 1)])
         raise
     if job.recipe.growth:
         for line in (*run.timeline(job.last), ledger_line(read_state(job.run.checkpoint_path(job.last)).ledger)):
-            context.narrator.say(line)
+            say(line)
         if any(RULES[entry.trial.rule].trains_twin for entry in job.recipe.growth):
-            context.narrator.say(CAUTION)
+            say(CAUTION)
 
 
 def _print_result(job: Job, narrator: Narrator) -> None:

@@ -249,15 +249,22 @@ def _layer_count(path: Path, loaded: Any) -> tuple[str, int]:
     return key, count
 
 
-def load_config(path: Path, config: Mapping[str, Any]) -> Any:
-    """The config as the installed Transformers understands it, defaults and what it derives included."""
+def require_transformers(path: Path) -> None:
+    """Refuse, with a `ConfigError`, to read a folder without the library that it is for."""
     try:
-        from transformers import __version__ as version
-        from transformers.models.auto.configuration_auto import CONFIG_MAPPING
+        import_module("transformers.models.auto.configuration_auto")
     except ImportError:
         raise ConfigError(
             f"{str(path)!r} is a model of Transformers, which is not installed: pip install 'ppdgrow[hf]'"
         ) from None
+
+
+def load_config(path: Path, config: Mapping[str, Any]) -> Any:
+    """The config as the installed Transformers understands it, defaults and what it derives included."""
+    require_transformers(path)
+    from transformers import __version__ as version
+    from transformers.models.auto.configuration_auto import CONFIG_MAPPING
+
     model_type = config["model_type"]
     if model_type not in CONFIG_MAPPING:
         own = " and comes with code of its own, which ppdgrow does not run" if "auto_map" in config else ""
@@ -275,14 +282,17 @@ def load_config(path: Path, config: Mapping[str, Any]) -> Any:
 
 @contextmanager
 def quiet() -> Iterator[None]:
-    """Keep Transformers from advising on a config that is only read."""
+    """Keep Transformers from advising on a config that is only read, and from bars of its own."""
     logging: Any = import_module("transformers.utils.logging")
-    level = logging.get_verbosity()
+    level, bars = logging.get_verbosity(), logging.is_progress_bar_enabled()
     logging.set_verbosity_error()
+    logging.disable_progress_bar()
     try:
         yield
     finally:
         logging.set_verbosity(level)
+        if bars:
+            logging.enable_progress_bar()
 
 
 def _refuse_quantised(path: Path, entries: Mapping[str, TensorEntry]) -> None:

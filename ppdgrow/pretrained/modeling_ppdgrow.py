@@ -54,7 +54,7 @@ class GrownConfig:
 
     def parent(self) -> PreTrainedConfig:
         """The configuration of the model without pairs."""
-        config: PreTrainedConfig = copy.copy(self)  # type: ignore[assignment]
+        config: PreTrainedConfig = copy.copy(self)
         config.__class__ = self.parent_class
         config.architectures = [name.removeprefix("PPDGrow") for name in config.architectures or []] or None
         for name in ("pairs", "auto_map"):
@@ -130,7 +130,7 @@ def config_class(model_type: str) -> type[Any]:
     return type(f"PPDGrow{parent.__name__}", (GrownConfig, parent), namespace)
 
 
-class PPDGrowConfig(PreTrainedConfig):  # type: ignore[no-untyped-call]  # as it is declared there
+class PPDGrowConfig(PreTrainedConfig):  # type: ignore[misc]
     """What `AutoConfig` finds in config.json; it makes a configuration of the parent's class, with pairs."""
 
     model_type = MODEL_TYPE
@@ -216,6 +216,14 @@ class CouplingPair(nn.Module):
         d = self.g_plus(middle, arguments) + self.g_minus(middle, arguments)
         return torch.cat((a + (u + self.f_minus(b_read + d, arguments)), b + d), dim=-1)
 
+    def inverse(self, y: Tensor, arguments: Mapping[str, Any]) -> Tensor:
+        """Undo `forward`, up to rounding; not with a cache, which the forward pass has filled."""
+        a, b = (half.contiguous() for half in y.chunk(2, dim=-1))
+        u = self.f_minus(b, arguments)
+        middle = a - u
+        b = b - (self.g_plus(middle, arguments) + self.g_minus(middle, arguments))
+        return torch.cat((a - (self.f_plus(b, arguments) + u), b), dim=-1)
+
     @torch.no_grad()
     def reset(self) -> None:
         """Give the second member the values of the first, its output projections with the other sign."""
@@ -241,6 +249,11 @@ class OrthogonalPair(nn.Module):
     def forward(self, x: Tensor, arguments: Mapping[str, Any]) -> Tensor:
         plus, minus = orthogonal(self.plus), orthogonal(self.minus)
         return x + F.linear(F.linear(x, plus - minus), minus.mT)
+
+    def inverse(self, y: Tensor, arguments: Mapping[str, Any]) -> Tensor:
+        """Undo `forward`, up to rounding."""
+        plus, minus = orthogonal(self.plus), orthogonal(self.minus)
+        return y + F.linear(F.linear(y, minus - plus), plus.mT)
 
     @torch.no_grad()
     def reset(self) -> None:

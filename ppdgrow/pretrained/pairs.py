@@ -7,7 +7,7 @@ loads it, `modeling_ppdgrow.py`.
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from math import prod
 from pathlib import Path
@@ -43,6 +43,7 @@ def grow_pairs(
     source: str | None = None,
     scale: float = 1.0,
     seed: int = 0,
+    finish: Callable[[Path, Grown], None] | None = None,
 ) -> Grown:
     """Write a folder with a pair at each position.
 
@@ -54,6 +55,7 @@ def grow_pairs(
         source: `slice` cuts the branches from the layer before, `random` draws them as the model draws its own.
         scale: a factor on the output projections of the branches.
         seed: of what is drawn.
+        finish: called with the whole folder before it gets its name; what it raises leaves nothing behind.
 
     Raises:
         ConfigError: pairs cannot be built into this model, or not at these places.
@@ -108,6 +110,7 @@ def grow_pairs(
         new=tensors,
         card=model_card(folder, grown, base) + LOADING,
         texts={CODE: code},
+        finish=None if finish is None else lambda fresh: finish(fresh, grown),
     )
     return replace(grown, notes=(*grown.notes, *left))
 

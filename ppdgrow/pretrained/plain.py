@@ -58,6 +58,7 @@ def grow_plain(
     positions: Sequence[int],
     out: Path,
     seed: int = 0,
+    finish: Callable[[Path, Grown], None] | None = None,
 ) -> Grown:
     """Write a folder with two more layers at each position.
 
@@ -67,6 +68,7 @@ def grow_plain(
         positions: after how many of the parent's layers; one may occur several times.
         out: the new folder.
         seed: of what is drawn.
+        finish: called with the whole folder before it gets its name; what it raises leaves nothing behind.
 
     Raises:
         ConfigError: the method cannot be applied to this model, or at these places.
@@ -120,6 +122,7 @@ def grow_plain(
         new=new,
         renamed=_renaming(folder, stack),
         card=model_card(folder, grown, config),
+        finish=None if finish is None else lambda fresh: finish(fresh, grown),
     )
     return replace(grown, notes=(*grown.notes, *left))
 

@@ -94,6 +94,7 @@ def write_grown(
     renamed: Callable[[str], str] = lambda name: name,
     card: str,
     texts: Mapping[str, str] | None = None,
+    finish: Callable[[Path], None] | None = None,
 ) -> tuple[str, ...]:
     """Write the grown folder whole or not at all; returns notes on what was not taken along.
 
@@ -105,6 +106,7 @@ def write_grown(
         renamed: the new name of a tensor of the parent.
         card: the new README.md, below the parent's front matter.
         texts: further files by name, such as code.
+        finish: called with the whole folder before it gets its name; what it raises leaves nothing behind.
     """
     refuse_output(folder, out)
     with reading(folder.path):
@@ -124,6 +126,8 @@ def write_grown(
         (temporary / CARD).write_text(front + card, encoding="utf-8")
         for name, text in {CONFIG: json_text(dict(config)), **(texts or {})}.items():
             (temporary / name).write_text(text, encoding="utf-8")
+        if finish is not None:
+            finish(temporary)
     return (f"not taken along, since it is not part of the grown model: {', '.join(left)}",) if left else ()
 
 

@@ -20,6 +20,7 @@ from ppdgrow.nn.cost import block_parameters, half_steps_by_block
 from ppdgrow.nn.coupling import Coupling, Pair
 from ppdgrow.nn.linear import LinearPair
 from ppdgrow.nn.model import AnyPair, Model, State, build_model
+from ppdgrow.pretrained.folder import is_pretrained, require_transformers
 from ppdgrow.probing import cancellation as measure
 from ppdgrow.probing import roundoff
 from ppdgrow.probing.cancellation import DTYPES, ROUND_TRIP_DTYPES
@@ -31,13 +32,18 @@ from ppdgrow.training.context import Setting, checkpoint_setting, load_parent, w
 
 
 def probe(request: ProbeRequest, narrator: Narrator) -> ProbeReport:
-    """Probe a checkpoint, and draw what it found if that is asked for.
+    """Probe a checkpoint, or a folder of Transformers, and draw what it found if that is asked for.
 
     Raises:
         ConfigError: an unknown dtype, device or kind of picture, or nothing to draw with.
         InvalidInputError: the checkpoint or its data is not there or not whole.
         StorageError: the picture cannot be written.
     """
+    if is_pretrained(request.checkpoint):
+        require_transformers(request.checkpoint)
+        from ppdgrow.probing.folder import probe_folder
+
+        return probe_folder(request)
     if request.plot is not None:
         check_file(request.plot, "--plot", SUFFIXES)
         check_matplotlib("--plot")

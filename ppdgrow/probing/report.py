@@ -59,6 +59,7 @@ class PairReport:
 
     `gradient_antisymmetry` is None where the gradient is zero, `orthogonality` where there is no rotation, `theta_0`
     where nothing was to be compared: the pair is untied, or the model does not come from a checkpoint.
+    `ablation_loss` is None where there is no data.
     """
 
     id: str
@@ -69,7 +70,7 @@ class PairReport:
     gradient_antisymmetry: float | None
     separation: float
     activity: float
-    ablation_loss: float
+    ablation_loss: float | None
     gradient_norm: float
     orthogonality: Orthogonality | None
     theta_0: ThetaRecord | None
@@ -110,7 +111,7 @@ class PairReport:
 class BlockReport:
     """The figures of one block. `round_trip` is None for a residual layer, which has no inverse.
 
-    `half_steps` are the sequential steps that the block adds to those before it.
+    `half_steps` are the sequential steps that the block adds to those before it; None in a folder of Transformers.
     """
 
     id: str
@@ -119,7 +120,7 @@ class BlockReport:
     gradient_norm: float
     activity: float
     parameters: int
-    half_steps: int
+    half_steps: int | None
 
     def document(self) -> dict[str, Any]:
         trips = {} if self.round_trip is None else self.round_trip.round_trips
@@ -140,9 +141,12 @@ def _document(report: PairReport | BlockReport) -> dict[str, Any]:
 
 @dataclass(frozen=True)
 class ProbeReport:
-    """All figures, and the judgement: `failures` is empty when every promise holds. `notes` judge nothing."""
+    """All figures, and the judgement: `failures` is empty when every promise holds. `notes` judge nothing.
 
-    loss: float
+    `loss` is None where there is no data.
+    """
+
+    loss: float | None
     pairs: tuple[PairReport, ...]
     blocks: tuple[BlockReport, ...]
     sample: Sample | None = None
@@ -203,7 +207,7 @@ def pair_rows(report: ProbeReport) -> Rows:
             else "exact",
             "separation": _figure(pair.separation),
             "activity": _figure(pair.activity) + (" idle" if pair.idle else ""),
-            "loss without": f"{pair.ablation_loss:.4f}",
+            "loss without": "-" if pair.ablation_loss is None else f"{pair.ablation_loss:.4f}",
             "theta_0": pair.theta_0 or "-",
         }
         if rotating:
@@ -222,7 +226,7 @@ def block_rows(report: ProbeReport) -> Rows:
             "block": block.id,
             "kind": block.kind,
             "parameters": f"{block.parameters:,}",
-            "half-steps": str(block.half_steps),
+            **({} if block.half_steps is None else {"half-steps": str(block.half_steps)}),
             "gradient norm": f"{block.gradient_norm:.3g}",
             "activity": _figure(block.activity),
         }
@@ -230,7 +234,8 @@ def block_rows(report: ProbeReport) -> Rows:
             row["branch/stream"] = "no inverse" if block.round_trip is None else _figure(block.round_trip.ratio)
         row |= {f"round trip {name} / bound": _trip(block.round_trip, name) for name in dtypes}
         rows.append(row)
-    total = [f"{sum(block.parameters for block in report.blocks):,}", str(sum(b.half_steps for b in report.blocks))]
+    steps = [block.half_steps for block in report.blocks if block.half_steps is not None]
+    total = [f"{sum(block.parameters for block in report.blocks):,}", *([str(sum(steps))] if steps else [])]
     return [*_table(rows), ["all blocks", "", *total]]
 
 

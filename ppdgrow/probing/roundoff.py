@@ -26,7 +26,7 @@ from __future__ import annotations
 from contextlib import ExitStack
 
 import torch
-from torch import nn
+from torch import Tensor, nn
 
 from ppdgrow.nn.coupling import Coupling, Halves, Pair, join
 from ppdgrow.nn.linear import LinearMap, LinearPair, ScaledMap
@@ -43,11 +43,15 @@ def unit_roundoff(dtype: torch.dtype) -> float:
 
 def round_trip_bound(block: Coupling | AnyPair, ratio: float, dtype: torch.dtype) -> float:
     """Bound on |block^-1(block(x)) - x| / max |x|, as derived above; `ratio` is that of `branch_ratio`."""
+    return bound(ratio, dtype, block, dependent=2 if isinstance(block, Pair) else 1, condition=_condition(block))
+
+
+def bound(ratio: float, dtype: torch.dtype, block: nn.Module, *, dependent: int, condition: float = 1.0) -> float:
+    """The bound with S `dependent` evaluations; the longest inner product has as many terms as a parameter is long."""
     storage = unit_roundoff(dtype)
     accumulation = min(storage, unit_roundoff(torch.float32))
-    dependent = 2 if isinstance(block, Pair) else 1
     longest = max(size for parameter in block.parameters() for size in parameter.shape)
-    branch = _condition(block) * longest**0.5 * accumulation
+    branch = condition * longest**0.5 * accumulation
     try:
         return CONSTANT * (storage + branch) * (1 + ratio) ** (dependent + 1)
     except OverflowError:
@@ -79,8 +83,13 @@ def branch_ratio(block: Coupling | AnyPair, halves: Halves) -> float:
 
 @torch.no_grad()
 def orthogonality_error(member: LinearMap) -> float:
-    """max |W^T W - I| of a member's rotation W: W as the model forms it, the product in fp64."""
-    weight = member.orthogonal_factor().double()
+    """`matrix_error` of a member's rotation, as the model forms it."""
+    return matrix_error(member.orthogonal_factor())
+
+
+def matrix_error(weight: Tensor) -> float:
+    """max |W^T W - I|, the product in fp64."""
+    weight = weight.double()
     identity = torch.eye(weight.shape[0], dtype=weight.dtype, device=weight.device)
     return float((weight.mT @ weight - identity).abs().max().nan_to_num(nan=torch.inf))
 

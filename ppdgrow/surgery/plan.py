@@ -118,6 +118,10 @@ class PairMethod:
     name: str = "pair"
     preserves_function: bool = True
 
+    def unused(self, source: Source | None) -> tuple[str, ...]:
+        """The options of a growth that do nothing."""
+        return ("moments",) if source == "random" else ()
+
     def label(self, kinds: Sequence[str]) -> str:
         """What tells such a growth from others, in a word."""
         return "/".join(dict.fromkeys(kinds))
@@ -208,6 +212,11 @@ class LayerMethod:
     copies: bool
     zero_outputs: bool = False
 
+    def unused(self, source: Source | None) -> tuple[str, ...]:
+        """The options of a growth that do nothing."""
+        scale, moments = ("scale",) if self.zero_outputs else (), () if self.copies else ("moments",)
+        return ("pair", "source", *scale, *moments)
+
     def label(self, kinds: Sequence[str]) -> str:
         return self.name
 
@@ -240,12 +249,7 @@ class LayerMethod:
                 for origin in part_origins(part, source, scale=request.scale, names=names):
                     zeroed = self.zero_outputs and origin.tensor in OUTPUT_PROJECTION
                     origins.append(replace(origin, how="zero", factor=1.0) if zeroed else origin)
-        notes = []
-        if request.kinds != GrowthRequest.kinds or request.source is not None:
-            notes.append(f"method {self.name} adds whole layers: --pair and --source do not apply")
-        if self.zero_outputs and request.scale != 1.0:
-            notes.append(f"method {self.name} has zero output projections: --scale does not apply")
-        return GrowthPlan(grown, specs, tuple(origins), places, tuple(notes))
+        return GrowthPlan(grown, specs, tuple(origins), places)
 
 
 # The closed registry of growth methods; each says whether the function stays the same to the bit.

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable
+from dataclasses import dataclass
 from pathlib import Path
 
-from ppdgrow.checkpoint import RunFolder, manifest_digest, read_state
+from ppdgrow.checkpoint import RunFolder, manifest_digest, read_config, read_state
 from ppdgrow.checkpoint.events import Event, GrowEvent
-from ppdgrow.checkpoint.lineage import insertions
+from ppdgrow.checkpoint.lineage import insertions, lineage_up_to
 from ppdgrow.config.architecture import Architecture
 from ppdgrow.config.schema import NOT_INHERITED, Recipe, flatten
 from ppdgrow.config.state import TrainerState
@@ -82,6 +83,51 @@ def beside(run: RunFolder, what: str, *, of_arm: bool = False) -> Path:
         folder = _named(place.parent)
         return folder.with_name(f"{folder.name}-{what}") / place.name
     return place.with_name(f"{place.name}-{what}")
+
+
+@dataclass(frozen=True)
+class Trio:
+    """A grown run and the two that it is held against, by their places; see `beside`."""
+
+    grown: RunFolder
+    control: RunFolder
+    baseline: RunFolder
+
+    @property
+    def command(self) -> Words | None:
+        """That trains the control, where the grown run says enough; see `control_command`."""
+        run, folder = self.grown, self.grown.checkpoints()[-1]
+        try:
+            architecture, state, recipe = read_config(folder), read_state(folder), resolved_recipe(run).recipe
+            words = control_command(run, architecture, state, lineage_up_to(run.growth_path, state.step), recipe)
+        except PPDGrowError:
+            return None
+        return None if words is None else (*words[:-1], word(self.control.path))
+
+
+def trio_of(run: RunFolder, architecture: Architecture) -> Trio | None:
+    """The trio of which an ungrown run is the control or the baseline; None where no run beside it was grown so."""
+    place = _named(run.path)
+    for folder, name in ((place, ""), (place.parent, place.name)):
+        stem, _, what = folder.name.rpartition("-")
+        if not stem or what not in ("control", "baseline"):
+            continue
+        places = [folder.with_name(f"{stem}{end}") / name for end in ("", "-control", "-baseline")]
+        trio = Trio(*map(RunFolder, places))
+        layers = _layers(trio.grown)
+        if layers is not None and layers[what == "baseline"] == architecture.num_layers:
+            return trio
+    return None
+
+
+def _layers(run: RunFolder) -> tuple[int | None, int] | None:
+    """The depths of a run before its first growth and at its end; None where there is no such run."""
+    try:
+        folder = run.checkpoints()[-1]
+        grown = insertions(lineage_up_to(run.growth_path, read_state(folder).step))
+        return grown[0].layers_before, read_config(folder).num_layers
+    except (OSError, IndexError, PPDGrowError):
+        return None
 
 
 def _named(path: Path) -> Path:

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 from ppdgrow.config.architecture import Architecture
-from ppdgrow.config.growth import Candidate, GrowthConfig
+from ppdgrow.config.growth import Candidate, GrowthConfig, Method, Source
 from ppdgrow.errors import ConfigError
-from ppdgrow.surgery import GrowthRequest, plan_growth, untie
+from ppdgrow.surgery import METHODS, GrowthRequest, plan_growth, untie
 from ppdgrow.training.acceptance import RULES
 
 
@@ -76,6 +76,13 @@ def requests_of(entry: GrowthConfig) -> tuple[GrowthRequest, ...]:
     return tuple(_request(entry, candidate) for candidate in entry.candidates or (Candidate(),))
 
 
+def unused_options(asked: Collection[str], method: Method, source: Source | None) -> Iterator[tuple[str, str]]:
+    """Of the options that were asked for, by the keys of `GrowthConfig`, those that do nothing, and with what."""
+    for key in METHODS[method].unused(source):
+        if key in asked:
+            yield key, f"source {source}" if method == "pair" else f"method {method}"
+
+
 def _request(entry: GrowthConfig, candidate: Candidate) -> GrowthRequest:
     own = candidate.model_dump(exclude_none=True)
     listed = own["position"].count(",") + 1 if own.get("position", "")[:1].isdigit() else len(own.get("pair", ()))
@@ -102,30 +109,41 @@ class PlannedGrowth:
         return self.after[0]
 
 
-def planned_growths(growth_schedule: GrowthSchedule, architecture: Architecture) -> list[PlannedGrowth]:
+def planned_growths(
+    growth_schedule: GrowthSchedule, architecture: Architecture, sources: Mapping[str, str] | None = None
+) -> list[PlannedGrowth]:
     """The growths of a run, as if each were kept; those at a plateau at the earliest.
 
     Raises:
-        ConfigError: the run has no room for one, or it would not fit the model; names the entry.
+        ConfigError: the run has no room for one, or it would not fit the model; names the entry, or the flag that by
+            `sources` gave its place.
     """
     planned: list[PlannedGrowth] = []
     first, last = growth_schedule.first, growth_schedule.last
     free_from = first
     for index, entry in enumerate(growth_schedule.entries):
         where = f"growth[{index}]"
+        flag = (sources or {}).get(f"{where}.at")
         start = free_from if entry.step is None else entry.step
         if start < first:
-            raise ConfigError(f"{where}.at is {start}, but the run starts at step {first}: choose a later step")
+            name = flag or f"{where}.at"
+            raise ConfigError(f"{name} is {start}, but the run starts at step {first}: choose a later step")
         free_from = start + entry.trial.steps
         if free_from > last:
+            if flag is not None:
+                earlier = "grow earlier, such as at 50%, or " if last - first > entry.trial.steps else ""
+                raise ConfigError(f"{flag} is {start}, but the run ends at step {last}: {earlier}set more --steps")
+            needed = f"{entry.trial.steps} step{'' if entry.trial.steps == 1 else 's'}"
             raise ConfigError(
-                f"{where} needs {entry.trial.steps} steps for its trial, from step {start} at the earliest, but the "
-                f"run ends at step {last}: grow earlier, shorten trial.steps, or set more --steps"
+                f"{where} needs {needed} for its trial, from step {start} at the earliest, but the run ends at step "
+                f"{last}: grow earlier, shorten trial.steps, or set more --steps"
             )
         requests = requests_of(entry)
         try:
             plans = [plan_growth(architecture, request, step=max(1, start)) for request in requests]
         except ConfigError as error:
+            if flag is not None:
+                raise
             raise ConfigError(f"{where}: {str(error).replace('--', '')}") from None  # keys here, not flags
         after = tuple(untie(plan.architecture, {}, {})[0] for plan in plans)
         planned.append(PlannedGrowth(entry, start, architecture, requests, after))

@@ -68,29 +68,29 @@ def sibling(parent: Parent, done: str, values: dict[str, Any]) -> Path:
     return path.parent / f"{stem}-{done}-{_digest(values)}"
 
 
-def check_place(run: RunFolder, parent: Parent | None) -> None:
-    """Refuse a place where no output folder can be made, whose name is not one line on stdout, or in the input."""
-    where = f"the output folder {str(run.path)!r}"
-    if any(unicodedata.category(char) in ("Cc", "Zl", "Zp") for char in str(run.path)):
+def check_place(path: Path, source: Path | None) -> None:
+    """Refuse a place where no output folder can be made, whose name is not one line on stdout, or in the `source`."""
+    where = f"the output folder {str(path)!r}"
+    if any(unicodedata.category(char) in ("Cc", "Zl", "Zp") for char in str(path)):
         raise ConfigError(f"{where} has a line break or another control character in its name: {WAY_OUT}")
     try:
-        file = next((place for place in (run.path, *run.path.parents) if place.exists() and not place.is_dir()), None)
+        file = next((place for place in (path, *path.parents) if place.exists() and not place.is_dir()), None)
     except OSError as error:
         raise ConfigError(f"{where} cannot be made ({error.strerror or error}): {WAY_OUT}") from None
     if file is not None:
         raise ConfigError(f"{where}: {str(file)!r} is a file; {WAY_OUT}")
-    if run.path.is_symlink() and not run.path.exists():
+    if path.is_symlink() and not path.exists():
         raise ConfigError(f"{where} is a link to nothing: {WAY_OUT}")
-    resolved = run.path.resolve()
+    resolved = path.resolve()
     if Path.cwd().is_relative_to(resolved):
         raise ConfigError(f"{where} is the current folder or holds it: choose a folder in it with --out")
-    if parent is not None and resolved.is_relative_to(parent.run.path.resolve()):
+    if source is not None and resolved.is_relative_to(source.resolve()):
         raise ConfigError(f"{where} is the input or in it, which is never written to: {WAY_OUT}")
 
 
-def is_occupied(run: RunFolder) -> bool:
+def is_occupied(path: Path) -> bool:
     """Whether the folder exists and is not empty (a lock file does not count)."""
-    return run.path.is_dir() and any(entry.name != ".lock" for entry in run.path.iterdir())
+    return path.is_dir() and any(entry.name != ".lock" for entry in path.iterdir())
 
 
 def recorded_recipe(run: RunFolder, asked: Recipe, parent: Parent | None, resume: str) -> Recipe:

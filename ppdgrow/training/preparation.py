@@ -86,8 +86,8 @@ def plan_run(request: TrainRequest) -> Job:
     run = RunFolder(request.out or default_folder(parent, resolved.recipe))
     first = 0 if parent is None else parent.step
     job = Job(parent, resolved, run, first, first + resolved.recipe.train.steps)
-    check_place(run, parent)
-    if not is_occupied(run):
+    check_place(run.path, None if parent is None else parent.run.path)
+    if not is_occupied(run.path):
         return job
     recorded = recorded_recipe(run, resolved.recipe, parent, request.resume)
     if resolved.recipe.train.precision == "auto":
@@ -161,7 +161,7 @@ def prepare(job: Job, device: torch.device, narrator: Narrator, *, fake: FakeTen
     dataset = open_data(recipe, parent, narrator.now)  # first: what it reads must not become fake
     with fake or nullcontext():
         start = first_start(parent if fake is None or parent is None else _faked(parent, fake), recipe, dataset)
-        planned = planned_growths(job.growth_schedule, start.architecture)
+        planned = planned_growths(job.growth_schedule, start.architecture, job.resolved.sources)
         schedule, notes = make_schedule(recipe.train, first=job.first, last=job.last, initial=start.lr_factor)
         model = build_model(start.architecture, start.tensors, device)
         optimizer = make_optimizer(model, start, recipe.train)  # each trainer makes one of its own

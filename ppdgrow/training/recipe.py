@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 
+from ppdgrow.config.growth import MAX_PAIRS, GrowthConfig
 from ppdgrow.config.kinds import FAMILIES
 from ppdgrow.config.load import Layer, Resolved, resolve
 from ppdgrow.config.schema import NOT_INHERITED, Recipe, flatten
 from ppdgrow.data import Dataset, canonical_name, resolve_defaults
 from ppdgrow.errors import ConfigError
 from ppdgrow.training.context import Parent
+from ppdgrow.training.growth_schedule import unused_options
 
 # Keys that say where a run finds things, in how many microbatches it computes and what it keeps, not what it computes.
 NOT_IDENTITY = ("data.directory", "train.accumulate", "train.keep")
@@ -25,8 +28,8 @@ def resolve_training(
 ) -> Resolved:
     """The recipe of a `train` command: defaults < checkpoint < the given layers, then the data's defaults.
 
-    `grow_to` is the depth to reach by the growth `entry`, whose `pairs` follow from it. Growths at a share of the steps
-    get the step that it is in this run.
+    `grow_to` is the depth to reach by the growth `entry`, whose `pairs` follow from it, and whose keys have flags as
+    their sources. Growths at a share of the steps get the step that it is in this run.
 
     Raises:
         ConfigError: a bad key or value, or a model key that contradicts the checkpoint.
@@ -57,7 +60,17 @@ def resolve_training(
                 f"--grow-to gives a growth, and growth has {len(resolved.recipe.growth)} of its own "
                 f"({resolved.sources['growth']}): give one or the other, or -o growth=[]"
             )
-        resolved = resolved.replace({"growth": [{**entry, "pairs": _pairs_to(model.layers, grow_to)}]}, "--grow-to")
+        pairs = _pairs_to(model.layers, grow_to)
+        resolved = resolved.replace({"growth": [{**entry, "pairs": pairs}]}, "--grow-to")
+        listed = len(resolved.recipe.growth[0].pair)
+        if listed > pairs:
+            raise ConfigError(
+                f"--pair lists {listed} kinds, but --grow-to {grow_to} adds {pairs} pair{'' if pairs == 1 else 's'} to "
+                f"{model.layers} layers: list fewer, or give --grow-to {model.layers + 2 * listed}"
+            )
+        flags = {"at": "--grow-at", "pair": "--pair", "method": "--method"}
+        by_flag = {f"growth[0].{key}": flag for key, flag in flags.items() if key in entry}
+        resolved = replace(resolved, sources=resolved.sources | by_flag)
     first, steps = 0 if parent is None else parent.step, resolved.recipe.train.steps
     growths = tuple(growth.in_run(first, steps) for growth in resolved.recipe.growth)
     if growths == resolved.recipe.growth:
@@ -69,6 +82,9 @@ def _pairs_to(layers: int, depth: int) -> int:
     pairs, rest = divmod(depth - layers, 2)
     if pairs < 1:
         raise ConfigError(f"--grow-to is {depth}, but the model has {layers} layers already: give {layers + 2} or more")
+    if pairs > MAX_PAIRS:
+        most = layers + 2 * MAX_PAIRS
+        raise ConfigError(f"--grow-to is {depth}, but a growth of {layers} layers reaches {most} at most: give less")
     if rest:
         raise ConfigError(
             f"--grow-to is {depth}, but the model has {layers} layers and a growth adds two at a time: give "
@@ -93,7 +109,23 @@ def unused_keys(resolved: Resolved, dataset: Dataset) -> list[str]:
     for key in data.model_dump():
         if key not in ("name", "directory", *dataset.keys):
             notes[f"data.{key}"] = f"data.{key} does nothing with data {data.name}, task {dataset.task}"
-    return [note for key, note in notes.items() if resolved.sources[key] not in ("default", "checkpoint")]
+    found = [note for key, note in notes.items() if resolved.sources[key] not in ("default", "checkpoint")]
+    return [*found, *_unused_in_growth(resolved)]
+
+
+def _unused_in_growth(resolved: Resolved) -> Iterator[str]:
+    """The same of the growths: what a flag gives, and in a recipe what is not the default."""
+    defaults = GrowthConfig(at=1)
+    for number, entry in enumerate(resolved.recipe.growth):
+        where = f"growth[{number}]"
+        asked = [key for key, value in entry if value != getattr(defaults, key) or f"{where}.{key}" in resolved.sources]
+        found = [] if entry.candidates else [(where, asked, entry.method, entry.source)]
+        for place, one in enumerate(entry.candidates):
+            own = [key for key, value in one if value is not None]
+            found.append((f"{where}.candidates[{place}]", own, one.method or entry.method, one.source or entry.source))
+        for name, keys, method, source in found:
+            for key, beside in unused_options(keys, method, source):
+                yield f"{resolved.sources.get(f'{name}.{key}', f'{name}.{key}')} does nothing with {beside}"
 
 
 def _depth(parent: Parent) -> dict[str, Any]:

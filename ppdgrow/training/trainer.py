@@ -82,7 +82,6 @@ class Trainer:
         latest = self._recent[-1] if self._recent else None
         first, last = span or (context.first, context.last)
         self._display = Display(context.narrator, self.engine, label, first, last, latest, header)
-        self.engine.listeners = [self, self._display]
 
     @property
     def step(self) -> int:
@@ -95,12 +94,15 @@ class Trainer:
 
     def to(self, step: int) -> None:
         """Train up to and including `step`, which is not before the current one. See `Engine.run`."""
+        self.engine.listeners = [self, self._display]
         try:
             with self._display.shown():
                 self.engine.run(step)
         except PPDGrowError:
             self._display.say_last()
             raise
+        finally:
+            self.engine.listeners = ()  # no circle: the memory is free as soon as the trainer is let go
 
     def on_steps(self, lines: Sequence[MetricsLine]) -> None:
         append_jsonl(self.run.metrics_path, lines)

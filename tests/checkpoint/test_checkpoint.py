@@ -194,6 +194,15 @@ def test_damage_with_a_manifest_that_agrees_is_refused(folder: Path, name: str) 
     refused(folder, says)
 
 
+@pytest.mark.parametrize("name", ["config.json", "trainer_state.json", "manifest.json"])
+@pytest.mark.parametrize("number", [True, 1.0, 0])
+def test_no_other_value_passes_for_format_1(folder: Path, name: str, number: object) -> None:
+    """In Python `True == 1.0 == 1`."""
+    edit_json(folder / name, lambda d: d.update(format=number))
+    honest_manifest(folder)
+    refused(folder, "format")
+
+
 def test_control_the_undamaged_checkpoint_reads_with_a_rewritten_manifest(folder: Path) -> None:
     honest_manifest(folder)
     read_checkpoint(folder)

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import shlex
+import signal
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -40,8 +42,11 @@ def test_the_default_path_leads_from_train_to_a_comparison(ppdgrow: Command, nam
     assert "warm-up to 2.0e-03 at step 5 again" in last.stderr
     control, ungrown, compare = proposed(last)
     assert control[-1].endswith("-baseline")
-    ppdgrow("", *control)
-    ppdgrow("", *ungrown)
+    assert proposed(ppdgrow("", *control)) == [ungrown, compare], "what is left of the three"
+    told = ppdgrow("", *ungrown)
+    assert proposed(told) == [compare]
+    assert "grow it" not in told.stderr
+    assert LONG_WAY not in told.stderr, "it is not to be trained on"
     table = ppdgrow("", *compare)
     rows = [line.split() for line in table.stdout.splitlines()]
     assert ["layers", "4", "2", "2", "->", "4", "at", "step", "4"] in rows
@@ -72,6 +77,17 @@ def test_an_undecayed_run_is_grown_and_trained_without_a_caution(ppdgrow: Comman
     for epsilon, code in (("9", 0), ("-9", 3)):
         told = ppdgrow("compare shallow t --accept --epsilon", epsilon, code=code)
         assert proposed(told)[0][:2] == ["train", kept[code]]
+
+
+def test_of_a_plan_that_was_cut_short_the_rest_is_proposed(ppdgrow: Command, stop_at: Callable[..., None]) -> None:
+    stop_at(8, signal.SIGTERM)
+    ppdgrow("train --layers 2 --steps 20 --out cut", *TINY, code=143)
+    assert proposed(ppdgrow("grow cut --out g")) == [["train", "g", "--steps", "12"]]
+    assert proposed(ppdgrow("probe g")) == [["train", "g", "--steps", "12"]]
+    ppdgrow("train g --steps 12 --no-decay --out t --quiet")
+    assert proposed(ppdgrow("grow t --out again")) == [["train", "again", "--steps", "12"]], "a whole plan, once more"
+    assert proposed(ppdgrow("compare t again")) == [["train", "again", "--steps", "12"]]
+    assert proposed(ppdgrow("compare t g")) == [["train", "g", "--steps", "12"]]
 
 
 def test_a_growth_that_was_never_trained_is_trained_before_it_is_compared(ppdgrow: Command, shallow: Path) -> None:
@@ -137,6 +153,25 @@ def test_the_control_goes_on_from_the_checkpoint_that_was_grown_by_the_recipe_of
     assert words_of_control(told)[:5] == ["train", "--recipe", "t/recipe.yaml", "--layers", "2"]
 
 
+@pytest.mark.parametrize(
+    ("command", "is_control"),
+    [
+        ("train --layers 2 --steps 8 --out t-control", True),
+        ("train --layers 4 --steps 8 --out t-baseline", True),
+        ("train --layers 3 --steps 8 --out t-control", False),
+        ("train --layers 2 --steps 8 --out t-baseline", False),
+        ("train --layers 2 --steps 8 --out u-control", False),
+        ("train --layers 2 --steps 8 --no-decay --out t-control", False),
+        ("train --layers 2 --steps 8 --out control", False),
+    ],
+)
+def test_a_control_is_known_by_its_place_and_depth(ppdgrow: Command, command: str, is_control: bool) -> None:
+    ppdgrow("train --layers 2 --grow-to 4 --steps 4 --out t --quiet", *TINY)
+    words = proposed(ppdgrow(command, *TINY))
+    assert (words[-1][0] == "compare" and words[-1][-1] == "t") == is_control
+    assert (words[-1][0] == "grow") != is_control
+
+
 def test_the_controls_of_a_folder_of_seeds_are_a_folder_beside_it(
     ppdgrow: Command, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -145,6 +180,7 @@ def test_the_controls_of_a_folder_of_seeds_are_a_folder_beside_it(
         ppdgrow(f"train --layers 2 --grow-to 4 --steps 8 --seed {seed} --out grown/r{seed} --quiet", *TINY)
     *controls, compare = proposed(ppdgrow("compare base grown"))
     assert [words[-1] for words in controls] == ["grown-control/r0", "grown-control/r1"]
+    assert proposed(ppdgrow("", *controls[0])) == [["compare", "grown-control/r0", "grown/r0"]]
     assert compare == ["compare", "base", "grown-control", "grown"]
     with monkeypatch.context() as inside:
         inside.chdir("grown")

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 from command_line import Command
-from synthetic_runs import growth, write_run
+from synthetic_runs import growth, trial, write_run
 
 from ppdgrow.comparison.compare import compare_runs
 from ppdgrow.comparison.criteria import PAYS
@@ -150,6 +150,26 @@ def test_page_and_picture_show_it(tmp_path: Path) -> None:
     assert b"training FLOPs in all" in draw_comparison(with_control, "svg")
 
 
+def test_that_the_front_in_the_picture_is_of_means_is_said(tmp_path: Path) -> None:
+    mpl = pytest.importorskip("matplotlib")
+
+    def shown(*names: str) -> tuple[str, str]:
+        found = compare_runs([tmp_path / name for name in names])
+        with mpl.rc_context({"svg.fonttype": "none"}):
+            return draw_comparison(found, "svg").decode(), report_page(found, None).markdown()
+
+    for seed in (0, 1):
+        baseline(tmp_path / "b", seed=seed).rename(tmp_path / "b" / f"seed-{seed}")
+        control(tmp_path / "c", 2.05, name=f"seed-{seed}", seed=seed)
+        grown(tmp_path / "g", name=f"seed-{seed}", seed=seed)
+    picture, page = shown("b", "c", "g")
+    assert "front of ungrown means (judged by seed)" in picture
+    assert "by seed (the picture shows that of the means over seeds). Against" in page
+    picture, page = shown("b/seed-0", "c/seed-0", "g/seed-0")
+    assert ">front of ungrown runs<" in picture, "control"
+    assert "of the means" not in picture + page.partition("## Cost")[0]
+
+
 def test_of_many_grown_arms_the_verdict_counts(tmp_path: Path) -> None:
     def line(*names: str) -> str:
         return verdict_lines(compare_runs([tmp_path / name for name in ("baseline", "control", *names)]))[0]
@@ -214,3 +234,51 @@ def test_a_control_of_another_seed_is_said(tmp_path: Path) -> None:
     comparison = compare_runs([baseline(tmp_path), control(tmp_path, 2.05, seed=3), grown(tmp_path)])
     (criterion,) = (one for one in comparison.criteria if one.name == PAYS)
     assert criterion.note == "against ungrown runs of another seed; one seed: no interval"
+
+
+def tried(folder: Path, decision: str = "reject", name: str = "tried", **changes: Any) -> Path:
+    """2 layers for 100 steps, with a trial that cost a quarter of that beside it."""
+    cost = {"tokens": 1, "flops": round(25 * SHALLOW)}
+    *inserted, decided = trial("1.1", 50, 60, decision)
+    events = [*inserted, decided | {"cost": cost, "timing": {"seconds": 1.0}}]
+    spent = Cost(tokens=1, flops=cost["flops"], seconds=1.0)
+    return write_run(folder / name, {50: 2.8, 100: 1.95}, flops=SHALLOW, events=events, trials=spent, **changes)
+
+
+def test_growing_in_vain_did_not_pay(tmp_path: Path, ppdgrow: Command) -> None:
+    """But for its trials the run is its own control: the same loss, to be had for 100 of 125 GFLOP."""
+    baseline(tmp_path), tried(tmp_path)
+    found = ppdgrow("compare baseline tried")
+    (verdict,) = (line for line in found.stdout.splitlines() if line.startswith("verdict:"))
+    assert verdict.endswith(
+        "growing did not pay against ungrown training (compute gain 0.80): all trials were rejected"
+    )
+    assert verdict.startswith("verdict: reject")
+    assert "-control" not in found.stderr, "none is needed"
+    document = ppdgrow("compare baseline tried --json").document
+    assert [document["pays"], document["compute_gain"]] == ["no", pytest.approx(0.8)]
+    (criterion,) = (one for one in document["criteria"] if one["name"] == PAYS)
+    assert [criterion["passed"], criterion["value"]] == [False, 0.0]
+    assert criterion["note"] == "all trials were rejected; one seed: no interval"
+
+    control(tmp_path, 1.9, steps=90)
+    document = ppdgrow("compare baseline control tried --json").document
+    assert document["arms"][2]["front_difference"]["mean"] == pytest.approx(0.05), "a better control counts"
+    tried(tmp_path, "accept", "kept")
+    assert "rejected" not in verdict_lines(compare_runs([tmp_path / "baseline", tmp_path / "kept"]))[0], "control"
+
+
+def test_of_an_arm_the_seeds_that_grew_in_vain_count_too(tmp_path: Path) -> None:
+    for seed in (0, 1):
+        baseline(tmp_path / "b", seed=seed).rename(tmp_path / "b" / f"seed-{seed}")
+    control(tmp_path / "c", 2.05, name="seed-0", seed=0)
+    grown(tmp_path / "g", 1.95, name="seed-0", seed=0)
+    tried(tmp_path / "g", name="seed-1", seed=1)
+    comparison = compare_runs([tmp_path / name for name in "bcg"])
+    (arm,) = comparison.grown
+    assert arm.pay_off is not None
+    assert arm.pay_off.difference is not None
+    assert arm.pay_off.difference.mean == pytest.approx((-0.1 + 0.0) / 2)
+    assert verdict_lines(comparison)[0].endswith(
+        "did not pay against ungrown training: all trials of 1 of 2 seeds were rejected"
+    )

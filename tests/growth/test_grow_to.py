@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 from pathlib import Path
 
 import pytest
@@ -42,10 +43,54 @@ def test_the_rivals_grow_as_far(ppdgrow: Command, method: str) -> None:
     assert read_config(newest).num_layers == 4
 
 
+@pytest.mark.parametrize(
+    ("options", "unused"),
+    [
+        ("--grow-to 4 --pair ffn --method zero", ["--pair does nothing with method zero"]),
+        ("--grow-to 4 --pair attention --method fresh", ["--pair does nothing with method fresh"]),
+        ("--grow-to 4 --pair ffn --method pair", []),
+        ("--grow-to 4 --method copy", []),
+        (
+            "-o 'growth=[{at: 4, method: zero, source: copy, scale: 0.5, moments: copy}]'",
+            ["growth[0].source does nothing with method zero", "growth[0].scale does nothing with method zero"],
+        ),
+        (
+            "-o 'growth=[{at: 4, pair: attention, candidates: [ffn, zero, {method: fresh, moments: copy}]}]'",
+            ["growth[0].candidates[2].moments does nothing with method fresh"],
+        ),
+        ("-o 'growth=[{at: 4, source: random, moments: copy}]'", ["growth[0].moments does nothing with source random"]),
+    ],
+)
+def test_what_does_nothing_is_said(ppdgrow: Command, options: str, unused: list[str]) -> None:
+    told = ppdgrow("train --layers 2 --steps 200 --dry-run --out run", *TINY, *shlex.split(options)).stderr
+    assert [line for line in told.splitlines() if "does nothing" in line] == unused
+
+
+@pytest.mark.parametrize(
+    ("options", "unused"),
+    [
+        ("--pair ffn --method zero", ["--pair does nothing with method zero"]),
+        ("--method fresh --moments copy", ["--moments does nothing with method fresh"]),
+        ("--pair ffn --moments copy", []),
+    ],
+)
+def test_grow_says_what_does_nothing(ppdgrow: Command, shallow: Path, options: str, unused: list[str]) -> None:
+    told = ppdgrow(f"grow {shallow} {options} --no-eval --out g").stderr
+    assert [line for line in told.splitlines() if "does nothing" in line] == unused
+
+
 def test_from_a_checkpoint_the_share_is_of_the_further_steps(ppdgrow: Command, shallow: Path) -> None:
     ppdgrow(f"train {shallow} --steps 8 --grow-to 4 --grow-at 25% --out run")
     (event,) = growths("run")
     assert [event.step, event.layers_before] == [12, 2]
+
+
+def test_a_step_before_the_checkpoint_is_refused(ppdgrow: Command, shallow: Path) -> None:
+    line = f"train {shallow} --steps 8 --grow-to 4 --out run --grow-at"
+    told = ppdgrow(f"{line} 9", code=2).stderr
+    assert "--grow-at is 9, but the run starts at step 10: choose a later step" in told
+    ppdgrow(f"{line} 11")
+    assert [event.step for event in growths("run")] == [11], "control"
 
 
 def test_the_same_command_goes_on_and_another_length_is_another_run(ppdgrow: Command) -> None:
@@ -72,11 +117,25 @@ def test_the_same_command_goes_on_and_another_length_is_another_run(ppdgrow: Com
         ("--layers 2 --grow-to 4 --grow-at 0", "--grow-at: found 0, expected a step above 0"),
         ("--layers 2 --grow-to 4 --grow-at half", "--grow-at: found 'half', expected a step above 0"),
         ("--layers 2 --grow-to 4 --pair atention", "found 'atention', expected one of ffn"),
-        ("--layers 2 --grow-to 4 --grow-at 9", "growth[0] needs 1 steps for its trial"),
+        (
+            "--layers 2 --grow-to 4 --grow-at 9",
+            "--grow-at is 9, but the run ends at step 8: grow earlier, such as at 50%, or set more --steps",
+        ),
+        ("--layers 2 --grow-to 4 --grow-at 8", "--grow-at is 8, but the run ends at step 8: grow earlier"),
+        ("--layers 2 --grow-to 4 --grow-at 9 --dry-run", "--grow-at is 9, but the run ends at step 8: grow earlier"),
+        ("--layers 2 --grow-to 4 -o train.steps=1", "--grow-at is 1, but the run ends at step 1: set more --steps"),
+        (
+            "--layers 2 --grow-to 4 --pair ffn,ffn",
+            "--pair lists 2 kinds, but --grow-to 4 adds 1 pair to 2 layers: list fewer, or give --grow-to 6",
+        ),
+        ("--layers 2 --grow-to 99999", "--grow-to is 99999, but a growth of 2 layers reaches 8194 at most"),
     ],
 )
 def test_what_does_not_fit_is_refused(ppdgrow: Command, options: str, message: str) -> None:
-    assert message in ppdgrow(f"train --steps 8 --out run {options}", *TINY, code=2).stderr
+    steps = "" if "train.steps" in options else "--steps 8"
+    told = ppdgrow(f"train --out run {steps} {options}", *TINY, code=2).stderr
+    assert message in told
+    assert "growth[" not in told, "in the words of the command line"
     assert not Path("run").exists()
 
 

@@ -103,6 +103,7 @@ def test_candidates_take_from_the_entry_what_they_leave_out() -> None:
     ("entries", "message"),
     [
         ([entry(95)], "growth[0] needs 10 steps for its trial, from step 95"),
+        ([entry(100, steps=1)], "growth[0] needs 1 step for its trial, from step 100"),
         ([entry("plateau", steps=101)], "growth[0] needs 101 steps for its trial, from step 0"),
         ([entry("plateau", steps=60), entry("plateau", steps=60)], "growth[1] needs 60 steps"),
         ([entry(10, position="3")], "growth[0]: position 3 does not exist"),
@@ -113,6 +114,14 @@ def test_what_cannot_be_tried_is_refused_at_the_start(entries: list[GrowthConfig
     with pytest.raises(ConfigError) as caught:
         planned_growths(growth_schedule(*entries), MODEL)
     assert message in str(caught.value)
+
+
+def test_a_growth_of_the_command_line_is_answered_in_its_words() -> None:
+    rotated = entry(10, pair="orthogonal", scale=0.5)
+    with pytest.raises(ConfigError, match=r"^--scale 0.5 does nothing to pairs of kind orthogonal"):
+        planned_growths(growth_schedule(rotated), MODEL, {"growth[0].at": "--grow-at"})
+    with pytest.raises(ConfigError, match=r"^growth\[0\]: scale 0.5 does nothing"):
+        planned_growths(growth_schedule(rotated), MODEL, {"growth": "-o"})
 
 
 def test_a_place_that_an_earlier_growth_makes_is_fine() -> None:
