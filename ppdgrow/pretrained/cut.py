@@ -40,13 +40,38 @@ def axes_of(family: Family, module: str) -> tuple[str, str] | None:
     return family.axes.get(module) or AXES.get(module.rpartition(".")[2])
 
 
-def cut_tensor(
-    tensor: Tensor, module: str, *, family: Family, role: str, sizes: LayerSizes, transposed: bool, norm: bool
-) -> Tensor:
-    """The part of a layer's tensor that belongs to a branch, in fp32.
+@dataclass(frozen=True)
+class Cut:
+    """Which rows and columns of a tensor are taken (all columns where None), and the factor that goes with them."""
+
+    rows: Tensor
+    columns: Tensor | None = None
+    factor: float = 1.0
+
+    @property
+    def last_row(self) -> int:
+        return int(self.rows.max())
+
+    def shape(self, source: tuple[int, ...]) -> tuple[int, ...]:
+        """The shape of what is taken of a tensor of that shape."""
+        columns = source[1:] if self.columns is None else (len(self.columns),)
+        return (len(self.rows), *columns)
+
+
+def cut_of(
+    shape: tuple[int, ...],
+    module: str,
+    *,
+    family: Family,
+    role: str,
+    sizes: LayerSizes,
+    transposed: bool,
+    norm: bool,
+) -> Cut:
+    """What of a layer's tensor belongs to a branch.
 
     Args:
-        tensor: a weight or bias of the layer.
+        shape: that of the layer's weight or bias.
         module: the path in the layer of the module that it belongs to.
         family: where the axes of its maps are named.
         role: `f` or `g`.
@@ -54,20 +79,18 @@ def cut_tensor(
         transposed: the module stores its weight as `(input, output)`.
         norm: it normalises the stream, so that its gains go with what the branch reads.
     """
-    axes = ("x",) if norm else axes_of(family, module)
-    if axes is None:
-        return tensor.float()
-    output, *rest = axes
     indices = _indices(sizes, role)
     if norm:
-        return tensor.float()[indices["read"]]
-    rows = _along(output.replace("x", "w"), indices, sizes)
-    if tensor.dim() == 1:
-        return tensor.float()[rows]
-    columns = _along(rest[0].replace("x", "r"), indices, sizes)
-    weight = tensor.float()
-    weight = weight[columns][:, rows] if transposed else weight[rows][:, columns]
-    return weight * math.sqrt(2.0) if rest[0] == "x" else weight  # half as many terms are summed
+        return Cut(indices["read"])
+    axes = axes_of(family, module)
+    if axes is None:  # a norm of single heads, for instance
+        return Cut(torch.arange(shape[0]))
+    output = _along(axes[0].replace("x", "w"), indices, sizes)
+    if len(shape) == 1:
+        return Cut(output)
+    read = _along(axes[1].replace("x", "r"), indices, sizes)
+    factor = math.sqrt(2.0) if axes[1] == "x" else 1.0  # half as many terms are summed
+    return Cut(read, output, factor) if transposed else Cut(output, read, factor)
 
 
 def _indices(sizes: LayerSizes, role: str) -> Mapping[str, Tensor]:

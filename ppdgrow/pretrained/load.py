@@ -25,15 +25,15 @@ def load_pretrained(path: Any, auto: str | None = None, **options: Any) -> Any:
     folder = read_folder(Path(path))
     transformers: Any = import_module("transformers")
     names = [str(name) for name in folder.config.get("architectures") or ()]
+    wanted = auto or (names[0] if names else "AutoModel")
     if folder.has_pairs:
         modeling: Any = import_module("ppdgrow.pretrained.modeling_ppdgrow")
-        facades = {facade.auto_class: facade for facade in modeling.FACADES}
-        chosen = facades.get(auto) if auto else getattr(modeling, names[0], None) if names else modeling.PPDGrowModel
-        possible = [name for name, facade in facades.items() if facade.parents(folder.config["base_model_type"])]
-        if chosen is None or chosen.auto_class not in possible:
-            raise ConfigError(f"{str(path)!r} cannot be loaded as {auto or names[0]}: expected {', '.join(possible)}")
+        possible = [facade for facade in modeling.FACADES if facade.parents(folder.model_type)]
+        chosen = next((facade for facade in possible if wanted in (facade.auto_class, facade.__name__)), None)
+        expected = ", ".join(facade.auto_class for facade in possible)
     else:
-        chosen = getattr(transformers, auto or (names[0] if names else "AutoModel"), None)
-        if chosen is None:
-            raise ConfigError(f"Transformers {transformers.__version__} has no {auto or names[0]}")
+        chosen, expected = getattr(transformers, wanted, None), "a class of models"
+    if chosen is None or not hasattr(chosen, "from_pretrained"):
+        found = f"{str(path)!r} cannot be loaded as {wanted} by Transformers {transformers.__version__}"
+        raise ConfigError(f"{found}: expected {expected}")
     return chosen.from_pretrained(folder.path, **options)

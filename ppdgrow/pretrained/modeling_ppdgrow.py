@@ -25,13 +25,14 @@ import torch
 import torch.nn.functional as F
 import transformers
 from torch import Tensor, nn
-from transformers import CONFIG_MAPPING, PreTrainedConfig, PreTrainedModel
+from transformers import CONFIG_MAPPING, PreTrainedConfig, PreTrainedModel, conversion_mapping
 from transformers.models.auto import modeling_auto
 
 MODEL_TYPE = "ppdgrow"
-# Values that no class of Transformers takes at the top of config.json, so that none loads the parent in silence.
+# What no model's configuration takes at the top of config.json, so that none loads the parent in silence. The class
+# without a model does take it, as `AutoTokenizer` needs.
 REFUSED = "a model with pairs: load it with trust_remote_code=True or by ppdgrow.load_pretrained"
-GUARD = {"dtype": REFUSED, "id2label": REFUSED}
+GUARD = dict.fromkeys(("hidden_size", "num_hidden_layers", "initializer_range"), REFUSED)
 TOKENS = ("bos_token_id", "eos_token_id", "pad_token_id")  # also at the top of config.json, where generation looks
 KINDS = {"ffn": ("mlp", "mlp"), "attention": ("attention", "mlp"), "depthwise": ("depthwise", "depthwise")}
 
@@ -154,7 +155,7 @@ class Branch(nn.ModuleDict):
 
     def forward(self, x: Tensor, arguments: Mapping[str, Any]) -> Tensor:
         """`(B, T, D/2)` to the same; `arguments` are those of the layer: masks, position embeddings, cache."""
-        x = x.view_as(x)  # a norm may read it several times: its gradient is summed here before it meets the others'
+        x = x.view_as(x)  # a norm may read it several times: its gradient is summed here before it meets others'
         for name, module in self.items():
             accepted = self.accepted[name]
             if accepted == ():
@@ -406,8 +407,12 @@ class GrownModel:
 @functools.cache
 def model_class(parent: type[PreTrainedModel], config: type[Any], auto_class: str) -> type[Any]:
     """The parent's class of models, with pairs."""
+    name = f"PPDGrow{parent.__name__}"
+    conversions: Any = conversion_mapping  # of names of older checkpoints, by the name of the class
+    if (found := conversions.get_checkpoint_conversion_mapping(parent.__name__)) is not None:
+        conversions.register_checkpoint_conversion_mapping(name, found, overwrite=True)
     namespace = {"__module__": __name__, "config_class": config, "parent_class": parent, "_auto_class": auto_class}
-    return type(f"PPDGrow{parent.__name__}", (GrownModel, parent), namespace)
+    return type(name, (GrownModel, parent), namespace)
 
 
 class Facade:

@@ -6,24 +6,31 @@ loads it, `modeling_ppdgrow.py`.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from math import prod
 from pathlib import Path
 from typing import Any
 
+from ppdgrow.checkpoint.safe_read import invalid
 from ppdgrow.errors import ConfigError
 from ppdgrow.pretrained import modeling_ppdgrow as modeling
 from ppdgrow.pretrained.card import model_card, parent_name
 from ppdgrow.pretrained.deeper_config import Stack, with_lineage
-from ppdgrow.pretrained.folder import PretrainedFolder
+from ppdgrow.pretrained.folder import CONFIG, PretrainedFolder
 from ppdgrow.pretrained.pair_values import PairValues
 from ppdgrow.pretrained.parent_model import ParentModel
-from ppdgrow.pretrained.write import Grown, refuse_output, write_grown
+from ppdgrow.pretrained.write import CODE, Grown, refuse_output, write_grown
 
-CODE = "modeling_ppdgrow.py"
 ATTENTION_FIRST = "attention-first"
 PAIR_KINDS = (*modeling.KINDS, "orthogonal", ATTENTION_FIRST)
+LOADING = """
+## Loading
+
+    AutoModel.from_pretrained(FOLDER, trust_remote_code=True)    # or the auto class of its head
+    ppdgrow.load_pretrained(FOLDER)                              # where ppdgrow is installed
+"""
 FIXED_TOKENS = ("vit", "deit")  # a convolution along the tokens would run over padding elsewhere
 
 
@@ -63,7 +70,7 @@ def grow_pairs(
             f"positions {list(positions)} of a model of {count} layers: expected numbers from 0 to {count}"
         )
     parent = ParentModel(folder)
-    known = folder.config["pairs"]["blocks"] if folder.has_pairs else []
+    known = known_pairs(folder)
     new = plan_blocks(folder, known, kinds, positions)
     base = {key: value for key, value in folder.parent_config.items() if key != "model_type"}
     method = ",".join(block["kind"] for block in new)
@@ -78,7 +85,7 @@ def grow_pairs(
         "seed": seed,
     }
     base = with_lineage(base, Stack(tuple(range(folder.num_layers)), ()), event)
-    config = modeling.grown_dict(parent.model_type, base, parent.pairs([*known, *new]))
+    config = modeling.grown_dict(folder.model_type, base, parent.pairs([*known, *new]))
     values = PairValues(parent, config, "random" if source == "random" else "slice", scale, seed)
     values.refuse_other_heads()
     tensors = [tensor for block in new for tensor in values.tensors(block)]
@@ -101,11 +108,31 @@ def grow_pairs(
         out,
         config=config,
         new=tensors,
-        card=model_card(folder, grown, base),
+        card=model_card(folder, grown, base) + LOADING,
         texts={CODE: code},
         finish=None if finish is None else lambda fresh: finish(fresh, grown),
     )
     return replace(grown, notes=(*grown.notes, *left))
+
+
+def known_pairs(folder: PretrainedFolder) -> list[dict[str, Any]]:
+    """The pairs that a folder has, as config.json names them.
+
+    Raises:
+        InvalidInputError: they are not named as `grow_pairs` writes them.
+    """
+    if not folder.has_pairs:
+        return []
+    pairs = folder.config.get("pairs")
+    blocks = pairs.get("blocks") if isinstance(pairs, dict) else None
+    if not isinstance(blocks, list):
+        raise invalid(folder.path / CONFIG, f"pairs.blocks is {blocks!r}, expected a list")
+    for block in blocks:
+        known = block if isinstance(block, dict) else {}
+        whole = isinstance(known.get("after"), int) and known.get("kind") in PAIR_KINDS
+        if not whole or not re.fullmatch(r"p\d+", str(known.get("id"))):
+            raise invalid(folder.path / CONFIG, f"pairs.blocks has {block!r}, expected an id, a kind and a place")
+    return blocks
 
 
 def plan_blocks(
@@ -117,7 +144,7 @@ def plan_blocks(
         expected = ", ".join(PAIR_KINDS)
         raise ConfigError(f"--pair {','.join(kinds)} is not for a model of Transformers: expected of {expected}")
     attended = any(block["kind"] == "attention" for block in known)
-    number = max((int(str(block["id"]).lstrip("p")) for block in known), default=0)
+    number = max((int(block["id"][1:]) for block in known), default=0)
     blocks = []
     for at, place in enumerate(sorted(positions)):
         kind = kinds[min(at, len(kinds) - 1)]

@@ -13,7 +13,7 @@ from torch import Tensor, nn
 from ppdgrow.errors import ConfigError
 from ppdgrow.pretrained.cut import LayerSizes
 from ppdgrow.pretrained.families import FAMILIES, Family
-from ppdgrow.pretrained.folder import PretrainedFolder, load_config
+from ppdgrow.pretrained.folder import PretrainedFolder, TensorEntry, load_config, read_range
 from ppdgrow.pretrained.plain import DTYPES, LEGACY
 from ppdgrow.pretrained.skeleton import as_on_disk, layer_list, skeleton
 
@@ -31,6 +31,11 @@ class ParentModel:
         self.path, self.layers = layer_list(self.model, folder.num_layers, folder)
         self.notes: tuple[str, ...] = ()
         self.family = folder.family or self._family_by_shape()
+        if folder.model_type == "mistral" and "layer_types" in folder.parent_config:
+            raise ConfigError(
+                f"{str(folder.path)!r}: Transformers loads a 'mistral' with 'layer_types' as a 'ministral': write "
+                "model_type 'ministral' and architectures ['MinistralForCausalLM'] into a copy's config.json"
+            )
         if getattr(self.loaded, "add_cross_attention", False):
             raise ConfigError(f"{str(folder.path)!r} attends to another model as well: ppdgrow cannot deepen it yet")
         if self.sizes.width % 2:
@@ -38,12 +43,6 @@ class ParentModel:
                 f"hidden size {self.sizes.width} of {str(folder.path)!r} is odd, and pairs work on halves of it: "
                 "use --method zero, copy or fresh"
             )
-
-    @property
-    def model_type(self) -> str:
-        """Also where `AutoConfig` takes another class than the config says: a Mistral with kinds of layers."""
-        found = self.folder.model_type
-        return "ministral" if found == "mistral" and "layer_types" in self.folder.parent_config else found
 
     @cached_property
     def sizes(self) -> LayerSizes:
@@ -109,15 +108,17 @@ class ParentModel:
             "so that pairs cannot be built from them: use --method copy or fresh"
         )
 
-    def tensor(self, layer: int, name: str) -> Tensor | None:
-        """A tensor of a layer by the name that Transformers has for it; None where the folder has none."""
+    def entry(self, layer: int, name: str) -> TensorEntry | None:
+        """Where a tensor of a layer is, by the name that Transformers has for it; None if the folder has none."""
         found = self._on_disk(layer, name)
-        if found is None:
-            return None
-        full = f"{self.folder.layers}{layer}.{found}"
-        entry = self.folder.entries[full]
-        data = bytearray(b"".join(self.folder.read(full)))
-        return torch.frombuffer(data, dtype=DTYPES[entry.dtype]).reshape(entry.shape)
+        return None if found is None else self.folder.layer_tensors(layer)[found]
+
+    def rows(self, entry: TensorEntry, start: int, stop: int) -> Tensor:
+        """Some rows of a tensor, in its own type."""
+        size = (entry.stop - entry.start) // entry.shape[0]
+        chunks = read_range(self.folder.path / entry.file, entry.start + start * size, entry.start + stop * size)
+        data = bytearray(b"".join(chunks))
+        return torch.frombuffer(data, dtype=DTYPES[entry.dtype]).reshape(stop - start, *entry.shape[1:])
 
     def _on_disk(self, layer: int, name: str) -> str | None:
         there = self.folder.layer_tensors(layer)

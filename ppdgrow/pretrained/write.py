@@ -28,7 +28,8 @@ SHARD = "model-{:05d}-of-{:05d}.safetensors"
 SHARD_BYTES = 5 * 10**9  # as Transformers splits
 # Of weights in whatever format, and of the optimizer's state.
 WEIGHTS = (".safetensors", ".bin", ".pt", ".pth", ".ckpt", ".h5", ".msgpack", ".onnx", ".onnx_data", ".gguf", ".ot")
-REWRITTEN = (CONFIG, CARD, INDEX)
+CODE = "modeling_ppdgrow.py"  # of a model with pairs
+REWRITTEN = (CONFIG, CARD, INDEX, CODE)
 
 
 @dataclass(frozen=True)

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import atexit
+import tempfile
 from collections.abc import Sequence
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -39,3 +42,11 @@ def trained_model(folder: Path) -> Any:
 
 def pair_parameters(model: Any) -> dict[str, torch.nn.Parameter]:
     return {name: parameter for name, parameter in model.named_parameters() if ".pairs." in name}
+
+
+@cache
+def folders(name: str) -> tuple[Path, Path]:
+    """The parent of a family and what was grown from it, made once for all tests, which only read them."""
+    kept = tempfile.TemporaryDirectory()
+    atexit.register(kept.cleanup)
+    return grown_folder(name, Path(kept.name))

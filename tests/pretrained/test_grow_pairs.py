@@ -14,7 +14,7 @@ from models_with_pairs import KINDS, PLACES, grown_folder
 from safetensors import safe_open
 from tiny_models import MODELS, edit_config, load, logits, make_folder, read_config, tensors
 
-from ppdgrow.errors import ConfigError
+from ppdgrow.errors import ConfigError, InvalidInputError
 from ppdgrow.pretrained.folder import read_folder
 from ppdgrow.pretrained.load import load_pretrained
 from ppdgrow.pretrained.pairs import grow_pairs
@@ -162,7 +162,7 @@ def test_ffn_pairs_take_odd_hidden_units_in_f(tmp_path: Path) -> None:
 
 
 def test_an_odd_number_of_heads_is_rounded_up_where_heads_have_a_width_of_their_own(tmp_path: Path) -> None:
-    options = {"num_attention_heads": 6, "num_key_value_heads": 3, "hidden_size": 48}
+    options: dict[str, Any] = {"num_attention_heads": 6, "num_key_value_heads": 3, "hidden_size": 48}
     parent, grown = grown_folder("llama", tmp_path, positions=(1,), **options)
     assert tensors(grown)["model.layers.0.pairs.p1.f_plus.attention.q_proj.weight"].shape == (32, 24)
     assert torch.equal(logits(load_pretrained(grown).eval(), "llama"), logits(load(parent, "llama"), "llama"))
@@ -188,7 +188,8 @@ def test_new_tensors_are_a_shard_of_their_own(tmp_path: Path) -> None:
 def test_a_draw_follows_the_seed_and_scale_the_output_projections(tmp_path: Path) -> None:
     parent = read_folder(make_folder("llama", tmp_path / "parent"))
     found = {}
-    for label, options in {"a": {}, "b": {}, "seed": {"seed": 1}, "scale": {"scale": 0.5}}.items():
+    cases: dict[str, dict[str, Any]] = {"a": {}, "b": {}, "seed": {"seed": 1}, "scale": {"scale": 0.5}}
+    for label, options in cases.items():
         grow_pairs(parent, kinds=("attention",), positions=(2,), out=tmp_path / label, source="random", **options)
         found[label] = {key: value for key, value in tensors(tmp_path / label).items() if ".pairs." in key}
     assert all(torch.equal(found["a"][key], found["b"][key]) for key in found["a"])
@@ -276,4 +277,12 @@ def test_the_folder_says_what_it_is(tmp_path: Path) -> None:
     assert config["architectures"] == ["PPDGrowForCausalLM"]
     assert config["auto_map"]["AutoModelForCausalLM"] == "modeling_ppdgrow.PPDGrowForCausalLM"
     assert "AutoModelForMaskedLM" not in config["auto_map"]
-    assert "parameters" in (grown / "README.md").read_text()
+    assert "trust_remote_code=True" in (grown / "README.md").read_text()
+
+
+@pytest.mark.parametrize("pairs", [None, {"blocks": None}, {"blocks": [{"id": "p1", "kind": "ffn"}]}])
+def test_pairs_that_are_named_otherwise(pairs: Any, tmp_path: Path) -> None:
+    _, grown = grown_folder("llama", tmp_path, kinds=("ffn",), positions=(1,))
+    edit_config(grown, pairs=pairs)
+    with pytest.raises(InvalidInputError, match=r"config.json.*pairs.blocks .*, expected"):
+        grow_pairs(read_folder(grown), kinds=("ffn",), positions=(1,), out=tmp_path / "twice")
