@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import hashlib
 import json
+from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 
-from ppdgrow.checkpoint.events import GrowEvent, append_events, read_events
+from ppdgrow.checkpoint.events import GrowEvent, RemoveEvent, SurgeryEvent, append_events, read_events
 from ppdgrow.checkpoint.safe_read import tree_of
 from ppdgrow.config.requests import GrowRequest
 from ppdgrow.console import Narrator
@@ -15,11 +17,12 @@ from ppdgrow.engine.device import resolve_device
 from ppdgrow.errors import CheckFailedError, ConfigError
 from ppdgrow.pretrained.check import same_outputs
 from ppdgrow.pretrained.folder import PretrainedFolder, read_folder
-from ppdgrow.pretrained.pairs import grow_pairs
+from ppdgrow.pretrained.pairs import grow_pairs, known_pairs
 from ppdgrow.pretrained.plain import grow_plain
+from ppdgrow.pretrained.removal import remove_pairs
 from ppdgrow.pretrained.write import Grown
 from ppdgrow.provenance import provenance
-from ppdgrow.surgery import GrowthRequest, describe_positions
+from ppdgrow.surgery import describe_positions
 from ppdgrow.surgery.positions import resolve_positions
 from ppdgrow.training.growth_schedule import requests_of
 from ppdgrow.training.output_folder import WAY_OUT, check_place, is_occupied
@@ -33,81 +36,68 @@ class FolderGrowth:
     """The output folder, the event that made it, as in its `growth.jsonl`, and where it took place, in words."""
 
     path: Path
-    event: GrowEvent
+    event: SurgeryEvent
     place: str
 
 
+@dataclass(frozen=True)
+class _Surgery:
+    """What is asked for, as it will stand in the lineage; where, in words; and how the new folder is written."""
+
+    event: SurgeryEvent
+    place: str
+    write: Callable[..., Grown]
+
+
 def grow_folder(request: GrowRequest, narrator: Narrator) -> FolderGrowth:
-    """Grow a folder of Transformers into a new one.
+    """Grow a folder of Transformers into a new one, or take a pair out of it.
 
     Raises:
         CheckFailedError: the method promises the same function and the outputs differ; nothing is written.
         ConfigError, InvalidInputError, StorageError: as for every command.
     """
-    if request.remove is not None:
-        raise ConfigError("--remove takes a pair out of a run; a folder of Transformers has its parent beside it")
     folder = read_folder(request.checkpoint, request.layer_path)
-    (growth,) = requests_of(request.growth)
-    positions = resolve_positions(growth.position, folder.num_layers, growth.pairs)
-    asked = _event(folder, growth, positions, request)
-    place = describe_positions(positions, folder.num_layers).replace("block", "layer")
-    out = request.out or _default_folder(folder, asked)
+    surgery = _growth(folder, request) if request.remove is None else _removal(folder, request)
+    out = request.out or _default_folder(folder, surgery.event)
     check_place(out, folder.path)
-    repeated = _repeated(out, asked)
+    repeated = _repeated(out, surgery.event)
     if repeated is not None:
         narrator.say(f"already done: {out} holds this result")
-        return FolderGrowth(out, repeated, place)
-    narrator.now(f"growing {folder.model_type}, {folder.num_layers} layers in {folder.layers}*, {place}")
-    measured: list[GrowEvent] = []
+        return FolderGrowth(out, repeated, surgery.place)
+    narrator.now(f"growing {folder.model_type}, {folder.num_layers} layers in {folder.layers}*, {surgery.place}")
+    written: list[SurgeryEvent] = []
 
     def finish(fresh: Path, grown: Grown) -> None:
         """Compare the outputs and write the lineage, before the folder gets its name."""
         same = same_outputs(folder.path, fresh, resolve_device(request.device)) if request.evaluate else None
         if same is False and grown.preserves:
             raise CheckFailedError(
-                f"the new blocks change the outputs of {str(folder.path)!r}; nothing was written. Its weights may be "
-                "non-finite or overflow in their type: look at it with Transformers, and take another copy"
+                f"the outputs of {str(folder.path)!r} would change; nothing was written. Its weights may "
+                "be non-finite or overflow in their type: look at it with Transformers, and take another copy"
             )
-        event = asked.model_copy(
-            update={
-                "ids": list(grown.ids),
-                "layers_before": grown.layers_before,
-                "layers_after": grown.layers_after,
-                "parameters_before": grown.parameters_before,
-                "parameters_after": grown.parameters_after,
-                "parameters_untied": grown.parameters_after,
-                "theta_0": grown.theta_0,
-                "bit_exact": same,
-                "provenance": provenance(),
-            }
-        )
+        known = ("layers_before", "layers_after", "parameters_before", "parameters_after")
+        found = {key: getattr(grown, key) for key in known} | {"parameters_untied": grown.parameters_after}
+        found |= {"ids": list(grown.ids), "bit_exact": same, "provenance": provenance()}
+        event = surgery.event.model_copy(update=found | _theta_0(surgery.event, grown))
         append_events(fresh / LINEAGE, [event])  # after those that came along
-        measured.append(event)
+        written.append(event)
 
-    if growth.method == "pair":
-        grown = grow_pairs(
-            folder,
-            kinds=asked.kinds,
-            positions=positions,
-            source=growth.source,
-            scale=growth.scale,
-            out=out,
-            seed=SEED,
-            finish=finish,
-        )
-    else:
-        grown = grow_plain(folder, method=growth.method, positions=positions, out=out, seed=SEED, finish=finish)
+    grown = surgery.write(out=out, finish=finish)
     for note in grown.notes:
         narrator.say(note)
-    narrator.say(f"{grown.method}: {', '.join(grown.ids)} {place}; theta_0 {grown.theta_0}")
-    return FolderGrowth(out, measured[0], place)
+    theta_0 = "" if request.remove else f"; theta_0 {grown.theta_0}"
+    narrator.say(f"{grown.method}: {', '.join(grown.ids)} {surgery.place}{theta_0}")
+    return FolderGrowth(out, written[0], surgery.place)
 
 
-def _event(
-    folder: PretrainedFolder, growth: GrowthRequest, positions: tuple[int, ...], request: GrowRequest
-) -> GrowEvent:
-    """What is asked for, as it will stand in the lineage."""
-    return GrowEvent(
+def _theta_0(event: SurgeryEvent, grown: Grown) -> dict[str, str]:
+    return {"theta_0": grown.theta_0} if isinstance(event, GrowEvent) else {}
+
+
+def _growth(folder: PretrainedFolder, request: GrowRequest) -> _Surgery:
+    (growth,) = requests_of(request.growth)
+    positions = resolve_positions(growth.position, folder.num_layers, growth.pairs)
+    event = GrowEvent(
         step=0,
         parent=folder.path.as_posix(),
         evaluated=request.evaluate,
@@ -119,29 +109,40 @@ def _event(
         scale=growth.scale,
         seed=SEED,
     )
+    if growth.method == "pair":
+        write = partial(grow_pairs, kinds=growth.kinds, source=growth.source, scale=growth.scale)
+    else:
+        write = partial(grow_plain, method=growth.method)
+    place = describe_positions(positions, folder.num_layers).replace("block", "layer")
+    return _Surgery(event, place, partial(write, folder, positions=positions, seed=SEED))
 
 
-def _default_folder(folder: PretrainedFolder, event: GrowEvent) -> Path:
+def _removal(folder: PretrainedFolder, request: GrowRequest) -> _Surgery:
+    pairs = known_pairs(folder)
+    which = pairs[-1]["id"] if pairs and request.remove == "last" else str(request.remove)
+    places = [block["after"] for block in pairs if block["id"] == which]
+    event = RemoveEvent(step=0, parent=folder.path.as_posix(), evaluated=request.evaluate, ids=[which])
+    place = describe_positions(places, folder.num_layers).replace("block", "layer")
+    return _Surgery(event, place, partial(remove_pairs, folder, [which]))
+
+
+def _default_folder(folder: PretrainedFolder, event: SurgeryEvent) -> Path:
     """A folder beside the input, the end of its name a digest of how it was grown."""
     path = folder.path.resolve()
     if tree_of(path) != path:
         raise ConfigError(f"{str(folder.path)!r} is in a cache of the hub, where nothing is written: add --out FOLDER")
     how = json.dumps(event.model_dump(exclude={"parent"}, exclude_unset=True), sort_keys=True)
-    return folder.path.parent / f"{path.name}-grown-{hashlib.sha256(how.encode()).hexdigest()[:8]}"
+    done = "grown" if isinstance(event, GrowEvent) else "removed"
+    return folder.path.parent / f"{path.name}-{done}-{hashlib.sha256(how.encode()).hexdigest()[:8]}"
 
 
-def _lineage(path: Path) -> list[GrowEvent]:
-    """The growths that a folder has behind it."""
-    return [event for event in read_events(path / LINEAGE) if isinstance(event, GrowEvent)]
-
-
-def _repeated(out: Path, asked: GrowEvent) -> GrowEvent | None:
+def _repeated(out: Path, asked: SurgeryEvent) -> SurgeryEvent | None:
     """The recorded event if the folder holds the result of this very growth; whatever else it holds is refused."""
     if not is_occupied(out):
         return None
-    lineage = _lineage(out)
-    if lineage:
-        recorded = lineage[-1].document()
+    last = next(reversed(read_events(out / LINEAGE)), None)
+    if isinstance(last, SurgeryEvent):
+        recorded = last.document()
         if all(recorded.get(key) == value for key, value in asked.document().items()):
-            return lineage[-1]
+            return last
     raise ConfigError(f"the output folder {str(out)!r} is not empty and holds something else: {WAY_OUT}")
