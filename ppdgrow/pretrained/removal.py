@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -20,13 +20,16 @@ from ppdgrow.pretrained.plain import DTYPES
 from ppdgrow.pretrained.write import CODE, Grown, NewTensor, refuse_output, write_grown
 
 
-def remove_pairs(folder: PretrainedFolder, ids: Sequence[str], *, out: Path) -> Grown:
+def remove_pairs(
+    folder: PretrainedFolder, ids: Sequence[str], *, out: Path, finish: Callable[[Path, Grown], None] | None = None
+) -> Grown:
     """Write a folder without some of its pairs; without any, it is an ordinary folder of the parent's architecture.
 
     Args:
         folder: the folder with pairs, which is only read.
         ids: those of the pairs, such as `p2`; `last` is the one that was added last.
         out: the new folder.
+        finish: called with the whole folder before it gets its name; what it raises leaves nothing behind.
 
     Raises:
         ConfigError: there is no such pair.
@@ -79,6 +82,7 @@ def remove_pairs(folder: PretrainedFolder, ids: Sequence[str], *, out: Path) -> 
         new=moved,
         card=model_card(folder, grown, base) + (LOADING if left else ""),
         texts={CODE: Path(modeling.__file__).read_text(encoding="utf-8")} if left else {},
+        finish=None if finish is None else lambda fresh: finish(fresh, grown),
     )
     return replace(grown, notes=notes)
 
