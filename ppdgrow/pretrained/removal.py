@@ -21,11 +21,7 @@ from ppdgrow.pretrained.write import CODE, Grown, NewTensor, refuse_output, writ
 
 
 def remove_pairs(
-    folder: PretrainedFolder,
-    ids: Sequence[str],
-    *,
-    out: Path,
-    finish: Callable[[Path, Grown], None] | None = None,
+    folder: PretrainedFolder, ids: Sequence[str], *, out: Path, finish: Callable[[Path, Grown], None] | None = None
 ) -> Grown:
     """Write a folder without some of its pairs; without any, it is an ordinary folder of the parent's architecture.
 
