@@ -37,7 +37,7 @@ def run(request: GrowRequest, narrator: Narrator) -> None:
     narrator.document(result.document())
     _print_result(result, narrator)
     if result.checkpoint == result.path:
-        narrator.propose("next, check it", ("probe", result.path.as_posix()))
+        narrator.propose("next, see what its layers do", ("probe", result.path.as_posix()))
     else:
         propose_after(narrator, RunFolder(result.path), result.checkpoint, request)
     narrator.data(result.path.as_posix())

@@ -111,6 +111,17 @@ def test_a_second_growth_keeps_the_lineage_and_the_input_is_only_read(parent: Pa
     assert before.items() <= snapshot().items()
 
 
+def test_a_pair_is_taken_out_again(parent: Path, ppdgrow: Command) -> None:
+    ppdgrow(f"grow {parent} --pair ffn,attention --out grown")
+    less = ppdgrow("grow grown --remove last --out less --json").document
+    assert (less["layers_before"], less["layers_after"], less["pairs"], less["bit_exact"]) == (8, 6, ["p2"], True)
+    none = ppdgrow("grow less --remove p1 --out none")
+    assert "identical to the last bit" in none.stdout
+    assert same_outputs(parent, Path("none"), CPU)
+    assert "already done" in ppdgrow("grow less --remove p1 --out none").stderr
+    assert "has the pairs p1" in ppdgrow("grow less --remove p2 --out other", code=2).stderr
+
+
 def test_a_repeated_growth_is_done_and_another_one_is_refused(parent: Path, ppdgrow: Command) -> None:
     given = f"grow {parent} --pair ffn --out grown"
     ppdgrow(given)
@@ -138,7 +149,7 @@ def test_without_a_place_a_folder_beside_the_input_is_named(parent: Path, ppdgro
         (("--pair", "recurrent", "--out", "grown"), 2, "recurrent"),
         (("--pair", "ffn", "--source", "copy", "--out", "grown"), 2, "expected slice or random"),
         (("--pair", "ffn", "--position", "9", "--out", "grown"), 2, "position 9 does not exist"),
-        (("--remove", "last", "--out", "grown"), 2, "--remove"),
+        (("--remove", "last", "--out", "grown"), 2, "has the pairs none"),
         (("--pair", "ffn", "--layer-path", "model.nothing", "--out", "grown"), 2, "--layer-path"),
     ],
 )
