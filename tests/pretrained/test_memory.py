@@ -16,6 +16,7 @@ CHILD = """
 import gc, json, re, sys
 from pathlib import Path
 import torch, transformers
+import pytest
 from ppdgrow.pretrained.folder import read_folder
 from ppdgrow.pretrained.plain import grow_plain
 from transformers import LlamaForCausalLM  # what transformers imports late is the interpreter's
@@ -76,6 +77,7 @@ def test_memory_stays_below_300_mb(tmp_path: Path) -> None:
     assert peak_of_growing(tmp_path / "parent", tmp_path / "grown") < LIMIT
 
 
+@pytest.mark.slow
 def test_control_what_is_held_is_seen(tmp_path: Path) -> None:
     sparse_llama(tmp_path / "parent", SMALL)
     assert LIMIT < peak_of_growing(tmp_path / "parent", tmp_path / "grown", held=LIMIT) < 2 * LIMIT
