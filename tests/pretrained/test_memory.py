@@ -8,6 +8,8 @@ import sys
 from collections.abc import Mapping
 from pathlib import Path
 
+import pytest
+
 LIMIT = 300 * 10**6
 LARGE = {"hidden_size": 2048, "intermediate_size": 8192, "num_hidden_layers": 3, "vocab_size": 32000}
 SMALL = {"hidden_size": 32, "intermediate_size": 48, "num_hidden_layers": 3, "vocab_size": 99}
@@ -16,7 +18,6 @@ CHILD = """
 import gc, json, re, sys
 from pathlib import Path
 import torch, transformers
-import pytest
 from ppdgrow.pretrained.folder import read_folder
 from ppdgrow.pretrained.plain import grow_plain
 from transformers import LlamaForCausalLM  # what transformers imports late is the interpreter's
