@@ -50,7 +50,8 @@ def synthetic_inputs(model: Any) -> Iterator[tuple[str, Tensor]]:
         images = torch.randn(2, config.num_channels, *sides, generator=draw)
         yield "pixel_values", images.to(next(model.parameters()).dtype)
         return
-    length = min(MAX_TOKENS, config.max_position_embeddings // 2)
+    longest = getattr(config, "max_position_embeddings", None)  # none where there are no positions to learn
+    length = MAX_TOKENS if longest is None else max(2, min(MAX_TOKENS, longest // 2))
     mask = torch.ones(2, length, dtype=torch.long)
     mask[1, length // 2 :] = 0
     yield "input_ids", torch.randint(config.vocab_size, (2, length), generator=draw)

@@ -15,6 +15,7 @@ from importlib import import_module
 from pathlib import Path
 from typing import Any, NamedTuple
 
+from ppdgrow.checkpoint.format import MANIFEST
 from ppdgrow.checkpoint.safe_read import MAX_JSON_BYTES, PLAIN_NAME, WAY_OUT, invalid, one_line, plain_file, read_json
 from ppdgrow.checkpoint.shards import INDEX, SINGLE, read_header, weight_files
 from ppdgrow.errors import ConfigError, InvalidInputError
@@ -149,6 +150,10 @@ def is_pretrained(path: Path) -> bool:
     path = snapshot(path)
     if (path / ADAPTER).is_file() or any(path.glob("*.gguf")):
         return True
+    if (path / MANIFEST).exists() or path.parent.name == "checkpoints":
+        return False  # a checkpoint of a run
+    if (path / SINGLE).exists() or (path / INDEX).exists():
+        return True  # whatever its config.json says
     try:
         return b'"model_type"' in (path / CONFIG).read_bytes()[:MAX_JSON_BYTES]
     except OSError:

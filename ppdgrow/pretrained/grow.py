@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 
 from ppdgrow.checkpoint.events import GrowEvent, RemoveEvent, SurgeryEvent, append_events, read_events
 from ppdgrow.checkpoint.safe_read import tree_of
+from ppdgrow.config.growth import GrowthConfig
 from ppdgrow.config.requests import GrowRequest
 from ppdgrow.console import Narrator
 from ppdgrow.engine.device import resolve_device
@@ -22,7 +23,7 @@ from ppdgrow.pretrained.plain import grow_plain
 from ppdgrow.pretrained.removal import remove_pairs
 from ppdgrow.pretrained.write import Grown
 from ppdgrow.provenance import provenance
-from ppdgrow.surgery import describe_positions
+from ppdgrow.surgery import METHODS, describe_positions
 from ppdgrow.surgery.positions import resolve_positions
 from ppdgrow.training.growth_schedule import requests_of
 from ppdgrow.training.output_folder import WAY_OUT, check_place, is_occupied
@@ -64,13 +65,16 @@ def grow_folder(request: GrowRequest, narrator: Narrator) -> FolderGrowth:
     if repeated is not None:
         narrator.say(f"already done: {out} holds this result")
         return FolderGrowth(out, repeated, surgery.place)
+    promised = request.remove is None and METHODS[request.method].preserves_function
+    for note in _unused(request):
+        narrator.say(note)
     narrator.now(f"growing {folder.model_type}, {folder.num_layers} layers in {folder.layers}*, {surgery.place}")
     written: list[SurgeryEvent] = []
 
     def finish(fresh: Path, grown: Grown) -> None:
         """Compare the outputs and write the lineage, before the folder gets its name."""
         same = same_outputs(folder.path, fresh, resolve_device(request.device)) if request.evaluate else None
-        if same is False and grown.preserves:
+        if same is False and (grown.preserves or promised):
             raise CheckFailedError(
                 f"the outputs of {str(folder.path)!r} would change; nothing was written. Its weights may "
                 "be non-finite or overflow in their type: look at it with Transformers, and take another copy"
@@ -90,6 +94,13 @@ def grow_folder(request: GrowRequest, narrator: Narrator) -> FolderGrowth:
     return FolderGrowth(out, written[0], surgery.place)
 
 
+def _unused(request: GrowRequest) -> Iterator[str]:
+    """Options of `grow` that do nothing to a folder, in words."""
+    for name, default in (("moments", GrowthConfig(at=1).moments), ("precision", None), ("data_dir", None)):
+        if getattr(request, name) != default:
+            yield f"--{name.replace('_', '-')} does nothing to a folder of Transformers"
+
+
 def _theta_0(event: SurgeryEvent, grown: Grown) -> dict[str, str]:
     return {"theta_0": grown.theta_0} if isinstance(event, GrowEvent) else {}
 
@@ -100,6 +111,7 @@ def _growth(folder: PretrainedFolder, request: GrowRequest) -> _Surgery:
     event = GrowEvent(
         step=0,
         parent=folder.path.as_posix(),
+        parent_files=_fingerprint(folder),
         evaluated=request.evaluate,
         method=growth.method,
         kinds=list(growth.kinds) if growth.method == "pair" else [],
@@ -121,9 +133,22 @@ def _removal(folder: PretrainedFolder, request: GrowRequest) -> _Surgery:
     pairs = known_pairs(folder)
     which = pairs[-1]["id"] if pairs and request.remove == "last" else str(request.remove)
     places = [block["after"] for block in pairs if block["id"] == which]
-    event = RemoveEvent(step=0, parent=folder.path.as_posix(), evaluated=request.evaluate, ids=[which])
+    event = RemoveEvent(
+        step=0,
+        parent=folder.path.as_posix(),
+        parent_files=_fingerprint(folder),
+        evaluated=request.evaluate,
+        ids=[which],
+    )
     place = describe_positions(places, folder.num_layers).replace("block", "layer")
     return _Surgery(event, place, partial(remove_pairs, folder, [which]))
+
+
+def _fingerprint(folder: PretrainedFolder) -> str:
+    """A digest of config.json and of name, size and time of the weight files: another where one was written anew."""
+    files = [(folder.path / name).stat() for name in folder.files]
+    known = [folder.config, *zip(folder.files, ((file.st_size, file.st_mtime_ns) for file in files), strict=True)]
+    return hashlib.sha256(json.dumps(known, sort_keys=True).encode()).hexdigest()
 
 
 def _default_folder(folder: PretrainedFolder, event: SurgeryEvent) -> Path:
@@ -144,5 +169,6 @@ def _repeated(out: Path, asked: SurgeryEvent) -> SurgeryEvent | None:
     if isinstance(last, SurgeryEvent):
         recorded = last.document()
         if all(recorded.get(key) == value for key, value in asked.document().items()):
+            read_folder(out)  # refused where it is damaged
             return last
     raise ConfigError(f"the output folder {str(out)!r} is not empty and holds something else: {WAY_OUT}")

@@ -29,7 +29,7 @@ from ppdgrow.config.schema import recipe_keys
 from ppdgrow.data import DATASETS
 from ppdgrow.errors import PPDGrowError
 
-BUDGETS = [pytest.param(30, id="small"), pytest.param(3000, id="large", marks=pytest.mark.slow)]
+BUDGETS = [pytest.param(20, id="small"), pytest.param(3000, id="large", marks=pytest.mark.slow)]
 EXPECTED = {0, 2, 4, 6, 7}
 DRY = ["--dry-run", "--out", "o"]
 

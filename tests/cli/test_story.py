@@ -279,6 +279,7 @@ def test_digits_are_learned_grown_and_told_by_class(ppdgrow: Command, model: str
     assert "## Accuracy by class" in Path("r.md").read_text()
 
 
+@pytest.mark.slow
 def test_real_images_are_learned_and_grown(ppdgrow: Command, real_data: Path) -> None:
     line = f"--data cifar10 --data-dir {real_data} --layers 2 --width 32 -o train.batch_size=32 -o train.eval_batches=4"
     trained = ppdgrow(f"train {line} --steps 60 --no-decay --out s --json").document

@@ -48,7 +48,6 @@ AGAIN = "}, on_reject: {lower_lr: 0.5, retries: %d}}"
 ROUNDS = (HARMFUL.replace("}}", AGAIN % 1), "{at: 312, trial: {steps: 4, epsilon: 1.0}}")
 UNJUDGED = tuple(entry.replace("steps:", "rule: always, steps:") for entry in ROUNDS)
 DECIDED = {ROUNDS: ["reject", "reject", "accept"], UNJUDGED: ["accept", "accept"]}
-both_rounds = pytest.mark.parametrize("rounds", DECIDED, ids=["judged", "unjudged"])
 STEP_TOKENS = 4 * 16
 
 
@@ -310,7 +309,8 @@ def test_the_test_split_stays_untouched(ppdgrow: Command, line: str, monkeypatch
     ("rounds", "step", "occurrence"),
     [
         *[(ROUNDS, *more) for more in [(307, 1), (309, 2), (309, 3), (314, 1), (316, 2)]],
-        *[(UNJUDGED, *more) for more in [(309, 1), (314, 1)]],
+        (UNJUDGED, 314, 1),
+        pytest.param(UNJUDGED, 309, 1, marks=pytest.mark.slow),
         *(
             pytest.param(ROUNDS, *more, marks=pytest.mark.slow)
             for more in [(308, 1), (310, 1), (311, 1), (314, 2), (317, 1)]
@@ -353,7 +353,7 @@ def test_a_run_killed_in_a_trial_decides_the_same(ppdgrow: Command, line: str, r
     assert not list(Path("broken").rglob(".tmp*"))
 
 
-@both_rounds
+@pytest.mark.parametrize("rounds", [ROUNDS, pytest.param(UNJUDGED, marks=pytest.mark.slow)], ids=["judged", "unjudged"])
 @pytest.mark.parametrize("where", ["append_events", "write_checkpoint", "write_expansion"])
 def test_a_run_that_dies_while_it_writes_a_decision_decides_the_same(
     ppdgrow: Command, line: str, monkeypatch: pytest.MonkeyPatch, where: str, rounds: tuple[str, ...]

@@ -11,7 +11,7 @@ import pytest
 import torch
 from command_line import Command, snapshot
 from safetensors.torch import load_file, save_file
-from tiny_models import MODELS, POST_NORM, PRE_NORM, make_folder
+from tiny_models import MODELS, POST_NORM, PRE_NORM, make_folder, transformers
 
 from ppdgrow.pretrained.check import same_outputs
 
@@ -188,3 +188,57 @@ def test_without_transformers_the_way_out_is_named(
     for name in [name for name in sys.modules if name.split(".")[0] == "transformers"]:
         monkeypatch.setitem(sys.modules, name, None)
     assert "pip install 'ppdgrow[hf]'" in ppdgrow(line, code=2).stderr
+
+
+def test_a_repeated_growth_of_another_parent_or_with_a_damaged_result_is_refused(
+    parent: Path, ppdgrow: Command
+) -> None:
+    line = f"grow {parent} --pair ffn --out grown"
+    ppdgrow(line)
+    edit_weights(parent, "layers", 0.1)
+    assert "holds something else" in ppdgrow(line, code=2).stderr
+    ppdgrow(f"grow {parent} --pair ffn --out again")
+    Path("again/model-00001-of-00002.safetensors").unlink()
+    refused = ppdgrow(f"grow {parent} --pair ffn --out again", code=4)
+    assert "model-00001-of-00002.safetensors" in refused.stderr
+
+
+def save(model_class: str, config_class: str, **options: object) -> None:
+    library = transformers()
+    config = getattr(library, config_class)(**options)
+    getattr(library, model_class)(config).save_pretrained("other")
+
+
+def test_zero_that_is_no_identity_is_not_written(ppdgrow: Command) -> None:
+    """Of a model that is not in the registry nothing is known but what its outputs say."""
+    sizes = {"hidden_size": 32, "word_embed_proj_dim": 32, "ffn_dim": 48, "num_hidden_layers": 3}
+    sizes |= {"num_attention_heads": 4, "vocab_size": 99, "max_position_embeddings": 64, "pad_token_id": 1}
+    save("OPTForCausalLM", "OPTConfig", **sizes, do_layer_norm_before=False)
+    refused = ppdgrow("grow other --method zero --out grown", code=7)
+    assert "nothing was written" in refused.stderr
+    assert not Path("grown").exists()
+
+
+def test_a_model_without_learned_positions_is_compared(ppdgrow: Command) -> None:
+    save("BloomForCausalLM", "BloomConfig", hidden_size=32, n_layer=3, n_head=4, vocab_size=99)
+    assert ppdgrow("grow other --method copy --out grown --json").document["bit_exact"] is False
+    assert len(ppdgrow("probe grown --json").document["blocks"]) == 5
+
+
+@pytest.mark.parametrize("command", ["grow", "probe"])
+@pytest.mark.parametrize("content", ["[]", "", "{", None])
+def test_a_damaged_config_is_named(content: str | None, command: str, parent: Path, ppdgrow: Command) -> None:
+    config = parent / "config.json"
+    config.unlink()
+    if content is not None:
+        config.write_text(content)
+    refused = ppdgrow(f"{command} {parent}", code=4)
+    assert "config.json" in refused.stderr
+    assert "run folder" not in refused.stderr
+
+
+def test_options_that_do_nothing_are_named(parent: Path, ppdgrow: Command) -> None:
+    grown = ppdgrow(f"grow {parent} --pair ffn --moments copy --precision fp32 --out grown")
+    for option in ("--moments", "--precision"):
+        assert f"{option} does nothing to a folder of Transformers" in grown.stderr
+    assert "does nothing" not in ppdgrow(f"grow {parent} --pair ffn --out other").stderr

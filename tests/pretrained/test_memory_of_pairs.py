@@ -16,7 +16,8 @@ PAIRS = """grow_pairs(
     source=sys.argv[3], seed=0)"""
 
 
-@pytest.mark.parametrize("source", ["slice", pytest.param("random", marks=pytest.mark.slow)])
+@pytest.mark.slow
+@pytest.mark.parametrize("source", ["slice", "random"])
 def test_memory_stays_below_300_mb(source: str, tmp_path: Path) -> None:
     child = CHILD.replace(PLAIN, PAIRS).replace("plain import grow_plain", "pairs import grow_pairs")
     child = child.replace("int(sys.argv[3])", "0")
