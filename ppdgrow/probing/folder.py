@@ -18,7 +18,7 @@ from torch.utils._pytree import tree_map_only
 
 from ppdgrow.config.requests import ProbeRequest
 from ppdgrow.engine.device import autocast, resolve_device
-from ppdgrow.errors import ConfigError
+from ppdgrow.errors import ConfigError, DivergedError
 from ppdgrow.pretrained.check import run_synthetic
 from ppdgrow.pretrained.folder import quiet, read_folder
 from ppdgrow.pretrained.load import load_pretrained
@@ -63,6 +63,7 @@ def probe_folder(request: ProbeRequest) -> ProbeReport:
 
     Raises:
         ConfigError: an option that a folder of Transformers has no use for, or Transformers is not installed.
+        DivergedError: the outputs are not finite.
         InvalidInputError: the folder is not whole.
     """
     for name in ("plot", "sample", "precision", "data_dir"):
@@ -120,7 +121,11 @@ def _calls(model: Any, blocks: Mapping[str, nn.Module]) -> dict[str, Call]:
     with ExitStack() as hooks, torch.no_grad():
         for name, block in blocks.items():
             hooks.enter_context(block.register_forward_hook(recording(name), with_kwargs=True))
-        run_synthetic(model)
+        found = run_synthetic(model)
+    if not all(output.isfinite().all() for output in found.values() if output.is_floating_point()):
+        raise DivergedError(
+            "the outputs on a synthetic batch are not finite: the weights are damaged, or overflow in their type"
+        )
     for name, block in blocks.items():
         own = [calls[pair] for pair in getattr(block, "pairs", {})]
         before = len(getattr(block, "before", ()))

@@ -92,6 +92,7 @@ def test_outputs_that_are_not_numbers_are_no_proof(parent: Path, ppdgrow: Comman
     refused = ppdgrow(f"grow {parent} --pair ffn --out grown", code=7)
     assert "nothing was written" in refused.stderr
     assert [path.name for path in Path().iterdir()] == ["hf"]
+    assert "not finite" in ppdgrow(f"probe {parent}", code=5).stderr
 
 
 def test_without_comparison_no_model_is_built(parent: Path, ppdgrow: Command, monkeypatch: pytest.MonkeyPatch) -> None:
