@@ -26,7 +26,8 @@ _CHECKPOINT: dict[str, Any] = {"metavar": "CKPT", "argument": True}
 _DATA_DIR = "Folder with local copies of the data sets; without it PPDGROW_DATA, else a download."
 _PRECISION = "fp32, or bf16 autocast; without it, as the run was trained."
 
-Checkpoint = Annotated[Path, option(help="Run folder or checkpoint; only read.", default=..., **_CHECKPOINT)]
+_CKPT = "Run folder or checkpoint, or a folder of Transformers; only read."
+Checkpoint = Annotated[Path, option(help=_CKPT, default=..., **_CHECKPOINT)]
 DataDir = Annotated[Path | None, option("Data", "FOLDER", help=_DATA_DIR)]
 Device = Annotated[DeviceName, option("Hardware", "auto|cpu|cuda", help="Where to compute.")]
 Precision = Annotated[PrecisionName | None, option("Hardware", "auto|fp32|bf16", help=_PRECISION)]
