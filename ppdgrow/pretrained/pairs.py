@@ -18,6 +18,7 @@ from ppdgrow.errors import ConfigError
 from ppdgrow.pretrained import modeling_ppdgrow as modeling
 from ppdgrow.pretrained.card import model_card, parent_name
 from ppdgrow.pretrained.deeper_config import Stack, with_lineage
+from ppdgrow.pretrained.expected_tensors import refuse_other_tensors
 from ppdgrow.pretrained.folder import CONFIG, PretrainedFolder
 from ppdgrow.pretrained.pair_values import PairValues
 from ppdgrow.pretrained.parent_model import ParentModel
@@ -69,6 +70,7 @@ def grow_pairs(
         raise ConfigError(
             f"positions {list(positions)} of a model of {count} layers: expected numbers from 0 to {count}"
         )
+    refuse_other_tensors(folder)
     parent = ParentModel(folder)
     known = known_pairs(folder)
     new = plan_blocks(folder, known, kinds, positions)

@@ -18,6 +18,7 @@ import torch
 from ppdgrow.errors import ConfigError
 from ppdgrow.pretrained.card import model_card, parent_name
 from ppdgrow.pretrained.deeper_config import Stack, deeper_config, with_lineage
+from ppdgrow.pretrained.expected_tensors import refuse_other_tensors
 from ppdgrow.pretrained.families import AXES
 from ppdgrow.pretrained.folder import CHUNK, PretrainedFolder, TensorEntry
 from ppdgrow.pretrained.skeleton import as_on_disk, draw_layer, layer_list, refuse_changed_layers, skeleton
@@ -81,6 +82,7 @@ def grow_plain(
             f"{str(folder.path)!r} has pairs, and --method {method} adds plain layers to a folder without: "
             "add the layers first, or grow it by pairs"
         )
+    refuse_other_tensors(folder)
     outputs = _outputs(folder) if way.zeroes else ()
     stack = plan_stack(folder, positions)
     config, notes = deeper_config(folder, stack)
