@@ -50,6 +50,8 @@ class GrownConfig:
     def from_dict(cls, config_dict: dict[str, Any], **kwargs: Any) -> Any:
         if "base" in config_dict:
             config_dict = {**config_dict["base"], **{key: config_dict[key] for key in ("pairs", "auto_map")}}
+            if "attn_implementation" in kwargs:  # the config's own key would outvote it
+                config_dict.pop("_attn_implementation", None)
         return super().from_dict(config_dict, **kwargs)  # type: ignore[misc]
 
     def parent(self) -> PreTrainedConfig:

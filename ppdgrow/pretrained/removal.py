@@ -14,6 +14,7 @@ from ppdgrow.errors import ConfigError
 from ppdgrow.pretrained import modeling_ppdgrow as modeling
 from ppdgrow.pretrained.card import model_card, parent_name
 from ppdgrow.pretrained.deeper_config import Stack, with_lineage
+from ppdgrow.pretrained.expected_tensors import refuse_other_tensors
 from ppdgrow.pretrained.folder import PretrainedFolder
 from ppdgrow.pretrained.pairs import LOADING, known_pairs
 from ppdgrow.pretrained.plain import DTYPES
@@ -36,6 +37,7 @@ def remove_pairs(
         StorageError: the file system refused; nothing is left of `out`.
     """
     refuse_output(folder, out)
+    refuse_other_tensors(folder)
     known = known_pairs(folder)
     wanted = [known[-1]["id"] if known and each == "last" else each for each in ids]
     gone = [block for block in known if block["id"] in wanted]
