@@ -264,11 +264,11 @@ class OrthogonalPair(nn.Module):
 
 
 def orthogonal(triangle: Tensor) -> Tensor:
-    """The orthogonal matrix of a lower triangle `(D, D)`, formed in fp32 outside autocast."""
+    """The orthogonal matrix of a lower triangle `(D, D)`, formed outside autocast in fp32, that of fp64 in fp64."""
     with torch.autocast(triangle.device.type, enabled=False):
-        lower = triangle.float().tril(-1)
+        lower = triangle.to(torch.promote_types(triangle.dtype, torch.float32)).tril(-1)
         half_skew = (lower - lower.mT) / 2
-        identity = torch.eye(len(triangle), device=triangle.device)
+        identity = torch.eye(len(triangle), dtype=lower.dtype, device=triangle.device)
         return torch.linalg.solve(identity - half_skew, identity + half_skew).to(triangle.dtype)
 
 
