@@ -95,7 +95,7 @@ def grown_dict(model_type: str, base: dict[str, Any], pairs: dict[str, Any] | No
         **at_top,
         **GUARD,
         "model_type": MODEL_TYPE,
-        "architectures": [facade.__name__ for facade in names or known[:1]],
+        "architectures": [facade.__name__ for facade in (names or known)[:1]],
         "auto_map": {auto: f"{module}.{named.__name__}" for auto, named in auto_map.items()},
         "base_model_type": model_type,
         "base": base,
@@ -483,6 +483,21 @@ class PPDGrowForTokenClassification(Facade):
 class PPDGrowForImageClassification(Facade):
     auto_class = "AutoModelForImageClassification"
     mapping = modeling_auto.MODEL_FOR_IMAGE_CLASSIFICATION_MAPPING_NAMES
+
+
+class PPDGrowForQuestionAnswering(Facade):
+    auto_class = "AutoModelForQuestionAnswering"
+    mapping = modeling_auto.MODEL_FOR_QUESTION_ANSWERING_MAPPING_NAMES
+
+
+class PPDGrowForMaskedImageModeling(Facade):
+    auto_class = "AutoModelForMaskedImageModeling"
+    mapping = modeling_auto.MODEL_FOR_MASKED_IMAGE_MODELING_MAPPING_NAMES
+
+
+class PPDGrowForPreTraining(Facade):  # last, since for many models it is one of those above
+    auto_class = "AutoModelForPreTraining"
+    mapping = modeling_auto.MODEL_FOR_PRETRAINING_MAPPING_NAMES
 
 
 FACADES: tuple[type[Facade], ...] = tuple(Facade.__subclasses__())
