@@ -70,10 +70,10 @@ def grow_pairs(
         raise ConfigError(
             f"positions {list(positions)} of a model of {count} layers: expected numbers from 0 to {count}"
         )
+    known = known_pairs(folder)
     _refuse_unknown_head(folder)
     refuse_other_tensors(folder)
     parent = ParentModel(folder)
-    known = known_pairs(folder)
     new = plan_blocks(folder, known, kinds, positions)
     base = {key: value for key, value in folder.parent_config.items() if key != "model_type"}
     method = ",".join(block["kind"] for block in new)

@@ -37,8 +37,8 @@ def remove_pairs(
         StorageError: the file system refused; nothing is left of `out`.
     """
     refuse_output(folder, out)
-    refuse_other_tensors(folder)
     known = known_pairs(folder)
+    refuse_other_tensors(folder)
     wanted = [known[-1]["id"] if known and each == "last" else each for each in ids]
     gone = [block for block in known if block["id"] in wanted]
     if not gone or {block["id"] for block in gone} != set(wanted):
