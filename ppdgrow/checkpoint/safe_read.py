@@ -5,6 +5,7 @@ What is not so is an `InvalidInputError` of one line that names the file, what w
 
 from __future__ import annotations
 
+import codecs
 import json
 import math
 import re
@@ -99,6 +100,8 @@ def strict_json(data: bytes) -> Any:
     Raises:
         ValueError: it is none of that, nested too deeply, or has more values than `MAX_JSON_VALUES`.
     """
+    if data.startswith(codecs.BOM_UTF8):
+        raise ValueError("it begins with a byte order mark, expected UTF-8 without one")
     if data.count(b",") + data.count(b"[") + data.count(b"{") > MAX_JSON_VALUES:
         raise ValueError(f"more than {MAX_JSON_VALUES} values")
     try:

@@ -68,6 +68,13 @@ BERT = Family(
     post_norm=True,
     axes={"attention.output.dense": ("x", "q"), "intermediate.dense": ("m", "x"), "output.dense": ("x", "m")},
 )
+DISTILBERT = Family(
+    layers="transformer.layer",
+    attention={"norm": "sa_layer_norm", "attention": "attention"},
+    mlp={"norm": "output_layer_norm", "mlp": "ffn"},
+    outputs=("attention.out_lin", "ffn.lin2"),
+    post_norm=True,
+)
 MODERNBERT = Family(
     layers="layers",
     attention={"norm": "attn_norm", "attention": "attn"},
@@ -87,6 +94,7 @@ FAMILIES: Mapping[str, Family] = {
     **dict.fromkeys(("gemma2", "gemma3_text"), GEMMA2),
     "gpt2": GPT2,
     **dict.fromkeys(("bert", "roberta", "xlm-roberta", "camembert", "electra"), BERT),
+    "distilbert": DISTILBERT,
     "modernbert": MODERNBERT,
     **dict.fromkeys(("vit", "deit"), VIT),
 }

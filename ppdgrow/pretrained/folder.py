@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import math
 import re
+import warnings
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
@@ -30,6 +31,7 @@ from ppdgrow.pretrained.refusals import (
 )
 from ppdgrow.pretrained.refusals import CONFIG as CONFIG
 
+KERNELS = frozenset({"_attn_implementation", "attn_implementation"})
 GROWN = "ppdgrow"  # the model_type of a folder with pairs
 CHUNK = 2**20
 FLOATS = ("F64", "F32", "F16", "BF16")
@@ -237,9 +239,12 @@ def _check_index(path: Path, mapping: Mapping[str, str], entries: Mapping[str, T
 def _parent_config(path: Path, config: Any) -> Mapping[str, Any]:
     if not isinstance(config, dict) or not isinstance(config.get("model_type"), str):
         raise invalid(path / CONFIG, "expected a 'model_type', as Transformers writes it")
+    for document in (config, base := config.get("base")):
+        names = document.get("architectures") if isinstance(document, dict) else None
+        if names is not None and not (isinstance(names, list) and all(isinstance(name, str) for name in names)):
+            raise invalid(path / CONFIG, f"architectures is {one_line(repr(names))}, expected a list of names")
     if config["model_type"] != GROWN:
         return config
-    base = config.get("base")
     if not isinstance(base, dict) or not isinstance(config.get("base_model_type"), str):
         raise invalid(path / CONFIG, "expected 'base' and 'base_model_type' beside the pairs")
     return {**base, "model_type": config["base_model_type"]}
@@ -278,22 +283,37 @@ def load_config(path: Path, config: Mapping[str, Any]) -> Any:
             f"{str(path / CONFIG)!r}: model_type {named} is not known to Transformers {version}{own}: "
             "pip install -U transformers, or take a model that it knows"
         )
+    with refused_by_transformers(path / CONFIG), quiet():
+        return CONFIG_MAPPING[model_type].from_dict(without_kernels(config))
+
+
+def without_kernels(config: Mapping[str, Any]) -> dict[str, Any]:
+    """A config that does not ask for an implementation of attention, which may need a package that is not here."""
+    return {key: value for key, value in config.items() if key not in KERNELS}
+
+
+@contextmanager
+def refused_by_transformers(path: Path) -> Iterator[None]:
+    """What a class of Transformers raises for a wrong value, as an `InvalidInputError` of one line."""
     try:
-        with quiet():
-            return CONFIG_MAPPING[model_type].from_dict(dict(config))
-    except Exception as error:  # whatever the class of some model makes of a wrong value
-        raise invalid(path / CONFIG, f"Transformers {version} refuses it ({' '.join(str(error).split())})") from None
+        yield
+    except Exception as error:  # whatever the class of some model makes of it
+        version = import_module("transformers").__version__
+        found = one_line(f"{type(error).__name__}: {' '.join(str(error).split())}")
+        raise InvalidInputError(f"{str(path)!r}: Transformers {version} refuses it ({found}); {FRESH_COPY}") from None
 
 
 @contextmanager
 def quiet() -> Iterator[None]:
-    """Keep Transformers from advising on a config that is only read, and from bars of its own."""
+    """Keep Transformers and PyTorch from advising on a config that is only read, and from bars of their own."""
     logging: Any = import_module("transformers.utils.logging")
     level, bars = logging.get_verbosity(), logging.is_progress_bar_enabled()
     logging.set_verbosity_error()
     logging.disable_progress_bar()
     try:
-        yield
+        with warnings.catch_warnings():
+            warnings.filterwarnings("ignore", category=UserWarning, module="torch")
+            yield
     finally:
         logging.set_verbosity(level)
         if bars:

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from ppdgrow.errors import ConfigError
-from ppdgrow.pretrained.folder import read_folder
+from ppdgrow.pretrained.folder import KERNELS, read_folder
 
 
 def load_pretrained(path: Any, auto: str | None = None, **options: Any) -> Any:
@@ -24,7 +24,7 @@ def load_pretrained(path: Any, auto: str | None = None, **options: Any) -> Any:
     """
     folder = read_folder(Path(path))
     transformers: Any = import_module("transformers")
-    names = [str(name) for name in folder.config.get("architectures") or ()]
+    names = folder.config.get("architectures") or ()
     wanted = auto or (names[0] if names else "AutoModel")
     if folder.has_pairs:
         modeling: Any = import_module("ppdgrow.pretrained.modeling_ppdgrow")
@@ -36,4 +36,7 @@ def load_pretrained(path: Any, auto: str | None = None, **options: Any) -> Any:
     if chosen is None or not hasattr(chosen, "from_pretrained"):
         found = f"{str(path)!r} cannot be loaded as {wanted} by Transformers {transformers.__version__}"
         raise ConfigError(f"{found}: expected {expected}")
+    import_module("ppdgrow.pretrained.expected_tensors").refuse_other_tensors(folder)
+    if KERNELS & (folder.config.keys() | folder.parent_config.keys()):
+        options = {"attn_implementation": None, **options}  # the model's own choice, whatever is installed
     return chosen.from_pretrained(folder.path, **options)

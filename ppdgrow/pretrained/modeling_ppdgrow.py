@@ -50,6 +50,8 @@ class GrownConfig:
     def from_dict(cls, config_dict: dict[str, Any], **kwargs: Any) -> Any:
         if "base" in config_dict:
             config_dict = {**config_dict["base"], **{key: config_dict[key] for key in ("pairs", "auto_map")}}
+            if "attn_implementation" in kwargs:  # the config's own key would outvote it
+                config_dict.pop("_attn_implementation", None)
         return super().from_dict(config_dict, **kwargs)  # type: ignore[misc]
 
     def parent(self) -> PreTrainedConfig:
@@ -93,7 +95,7 @@ def grown_dict(model_type: str, base: dict[str, Any], pairs: dict[str, Any] | No
         **at_top,
         **GUARD,
         "model_type": MODEL_TYPE,
-        "architectures": [facade.__name__ for facade in names or known[:1]],
+        "architectures": [facade.__name__ for facade in (names or known)[:1]],
         "auto_map": {auto: f"{module}.{named.__name__}" for auto, named in auto_map.items()},
         "base_model_type": model_type,
         "base": base,
@@ -262,11 +264,11 @@ class OrthogonalPair(nn.Module):
 
 
 def orthogonal(triangle: Tensor) -> Tensor:
-    """The orthogonal matrix of a lower triangle `(D, D)`, formed in fp32 outside autocast."""
+    """The orthogonal matrix of a lower triangle `(D, D)`, formed outside autocast in fp32, that of fp64 in fp64."""
     with torch.autocast(triangle.device.type, enabled=False):
-        lower = triangle.float().tril(-1)
+        lower = triangle.to(torch.promote_types(triangle.dtype, torch.float32)).tril(-1)
         half_skew = (lower - lower.mT) / 2
-        identity = torch.eye(len(triangle), device=triangle.device)
+        identity = torch.eye(len(triangle), dtype=lower.dtype, device=triangle.device)
         return torch.linalg.solve(identity - half_skew, identity + half_skew).to(triangle.dtype)
 
 
@@ -481,6 +483,21 @@ class PPDGrowForTokenClassification(Facade):
 class PPDGrowForImageClassification(Facade):
     auto_class = "AutoModelForImageClassification"
     mapping = modeling_auto.MODEL_FOR_IMAGE_CLASSIFICATION_MAPPING_NAMES
+
+
+class PPDGrowForQuestionAnswering(Facade):
+    auto_class = "AutoModelForQuestionAnswering"
+    mapping = modeling_auto.MODEL_FOR_QUESTION_ANSWERING_MAPPING_NAMES
+
+
+class PPDGrowForMaskedImageModeling(Facade):
+    auto_class = "AutoModelForMaskedImageModeling"
+    mapping = modeling_auto.MODEL_FOR_MASKED_IMAGE_MODELING_MAPPING_NAMES
+
+
+class PPDGrowForPreTraining(Facade):  # last, since for many models it is one of those above
+    auto_class = "AutoModelForPreTraining"
+    mapping = modeling_auto.MODEL_FOR_PRETRAINING_MAPPING_NAMES
 
 
 FACADES: tuple[type[Facade], ...] = tuple(Facade.__subclasses__())

@@ -14,7 +14,7 @@ from torch import Tensor
 from ppdgrow.errors import ConfigError, first_line
 from ppdgrow.pretrained import modeling_ppdgrow as modeling
 from ppdgrow.pretrained.cut import Cut, cut_of
-from ppdgrow.pretrained.folder import TensorEntry, quiet
+from ppdgrow.pretrained.folder import TensorEntry, quiet, without_kernels
 from ppdgrow.pretrained.parent_model import ParentModel, input_width, is_transposed
 from ppdgrow.pretrained.plain import DTYPES
 from ppdgrow.pretrained.write import NewTensor
@@ -29,9 +29,10 @@ class PairValues:
     def __init__(self, parent: ParentModel, config: Mapping[str, Any], source: str, scale: float, seed: int) -> None:
         self.parent, self.source, self.scale, self.seed = parent, source, scale, seed
         facade = getattr(modeling, config["architectures"][0])
+        config = {**config, "base": without_kernels(config["base"])}
         try:
             with torch.device("meta"), quiet():
-                self.model: Any = facade._from_config(modeling.PPDGrowConfig.from_dict(dict(config)))
+                self.model: Any = facade._from_config(modeling.PPDGrowConfig.from_dict(config))
         except ValueError as error:
             raise ConfigError(
                 f"{str(parent.folder.path)!r}: half of a layer cannot be built ({first_line(error)}): use --pair ffn, "

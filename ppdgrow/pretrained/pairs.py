@@ -13,11 +13,12 @@ from math import prod
 from pathlib import Path
 from typing import Any
 
-from ppdgrow.checkpoint.safe_read import invalid
+from ppdgrow.checkpoint.safe_read import invalid, one_line
 from ppdgrow.errors import ConfigError
 from ppdgrow.pretrained import modeling_ppdgrow as modeling
 from ppdgrow.pretrained.card import model_card, parent_name
 from ppdgrow.pretrained.deeper_config import Stack, with_lineage
+from ppdgrow.pretrained.expected_tensors import refuse_other_tensors
 from ppdgrow.pretrained.folder import CONFIG, PretrainedFolder
 from ppdgrow.pretrained.pair_values import PairValues
 from ppdgrow.pretrained.parent_model import ParentModel
@@ -69,8 +70,10 @@ def grow_pairs(
         raise ConfigError(
             f"positions {list(positions)} of a model of {count} layers: expected numbers from 0 to {count}"
         )
-    parent = ParentModel(folder)
     known = known_pairs(folder)
+    _refuse_unknown_head(folder)
+    refuse_other_tensors(folder)
+    parent = ParentModel(folder)
     new = plan_blocks(folder, known, kinds, positions)
     base = {key: value for key, value in folder.parent_config.items() if key != "model_type"}
     method = ",".join(block["kind"] for block in new)
@@ -113,6 +116,18 @@ def grow_pairs(
         finish=None if finish is None else lambda fresh: finish(fresh, grown),
     )
     return replace(grown, notes=(*grown.notes, *left))
+
+
+def _refuse_unknown_head(folder: PretrainedFolder) -> None:
+    """Where no auto class of the grown folder would give the model with the head that it has."""
+    names = folder.parent_config.get("architectures") or ()
+    possible = {name: facade for facade in modeling.FACADES for name in facade.parents(folder.model_type)}
+    if names and possible.keys().isdisjoint(names):
+        raise ConfigError(
+            f"{str(folder.path)!r}: pairs cannot be built into a {one_line(names[0])}, expected one of "
+            f"{', '.join(possible)}: load it by AutoModel.from_pretrained(), save that by save_pretrained() and grow "
+            "it, or use --method copy or zero"
+        )
 
 
 def known_pairs(folder: PretrainedFolder) -> list[dict[str, Any]]:

@@ -17,7 +17,7 @@ from ppdgrow.pretrained.folder import PretrainedFolder, TensorEntry, load_config
 from ppdgrow.pretrained.plain import DTYPES, LEGACY
 from ppdgrow.pretrained.skeleton import as_on_disk, layer_list, skeleton
 
-INNER = ("intermediate_size", "n_inner")  # what configs call the hidden units of an MLP
+INNER = ("intermediate_size", "n_inner", "hidden_dim")  # what configs call the hidden units of an MLP
 TAPS = 4  # of a depthwise convolution, as a recipe's kernel_size
 
 
@@ -86,6 +86,11 @@ class ParentModel:
                 inside = output == path or output.startswith(f"{path}.")
                 if inside and any(output == known for known, _ in layer.named_modules()):
                     return output if in_layer else f"{name}{output[len(path) :]}"
+        if self.folder.family is None:
+            raise ConfigError(
+                f"model_type {self.folder.model_type!r} is not in the registry, and which maps of its layers end in "
+                "the stream is not known, so that pairs cannot be built from them: use --method zero, copy or fresh"
+            )
         raise ConfigError(
             f"model_type {self.folder.model_type!r}: the maps into the stream are not where the registry has them, in "
             f"this version of Transformers: {', '.join(self.family.outputs)}"
@@ -105,7 +110,7 @@ class ParentModel:
                 return replace(family, layers=self.path.removeprefix(f"{_prefix(self.model)}."))
         raise ConfigError(
             f"model_type {self.folder.model_type!r}: which parts of a layer are norm, attention and MLP is not known, "
-            "so that pairs cannot be built from them: use --method copy or fresh"
+            "so that pairs cannot be built from them: use --method zero, copy or fresh"
         )
 
     def entry(self, layer: int, name: str) -> TensorEntry | None:

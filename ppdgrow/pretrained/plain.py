@@ -18,12 +18,14 @@ import torch
 from ppdgrow.errors import ConfigError
 from ppdgrow.pretrained.card import model_card, parent_name
 from ppdgrow.pretrained.deeper_config import Stack, deeper_config, with_lineage
+from ppdgrow.pretrained.expected_tensors import refuse_other_tensors
 from ppdgrow.pretrained.families import AXES
-from ppdgrow.pretrained.folder import CHUNK, PretrainedFolder, TensorEntry
+from ppdgrow.pretrained.folder import CHUNK, CONFIG, PretrainedFolder, TensorEntry, load_config
 from ppdgrow.pretrained.skeleton import as_on_disk, draw_layer, layer_list, refuse_changed_layers, skeleton
 from ppdgrow.pretrained.write import Grown, NewTensor, refuse_output, write_grown
 
 DTYPES = {"F64": torch.float64, "F32": torch.float32, "F16": torch.float16, "BF16": torch.bfloat16}
+NORM_FIRST = "do_layer_norm_before"  # of OPT: where it is false, the norms are on the stream itself
 LEGACY = {".gamma": ".weight", ".beta": ".bias"}  # of norms in old checkpoints
 
 
@@ -81,6 +83,7 @@ def grow_plain(
             f"{str(folder.path)!r} has pairs, and --method {method} adds plain layers to a folder without: "
             "add the layers first, or grow it by pairs"
         )
+    refuse_other_tensors(folder)
     outputs = _outputs(folder) if way.zeroes else ()
     stack = plan_stack(folder, positions)
     config, notes = deeper_config(folder, stack)
@@ -194,6 +197,11 @@ def _outputs(folder: PretrainedFolder) -> tuple[str, ...]:
         raise ConfigError(
             f"model_type {folder.model_type!r} normalises the stream itself, so that no plain layer is the identity: "
             "grow it by pairs, which are exact, or by --method copy or fresh, which are not"
+        )
+    if getattr(load_config(folder.path, folder.config), NORM_FIRST, True) is False:
+        raise ConfigError(
+            f"{str(folder.path / CONFIG)!r}: {NORM_FIRST} is False, so that the stream itself is normalised and no "
+            "plain layer is the identity: use --method copy or fresh, which change the function"
         )
     makes = [folder.layer_tensors(index) for index in range(folder.num_layers)]
     paths = {suffix.removesuffix(".weight") for make in makes for suffix in make if suffix.endswith(".weight")}

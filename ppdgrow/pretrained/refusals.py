@@ -40,8 +40,7 @@ def refuse_other_folders(path: Path) -> None:
 
 
 def refuse_quantised_config(path: Path, config: Mapping[str, Any]) -> None:
-    if "quantization_config" in config:
-        found = config["quantization_config"]
+    if (found := config.get("quantization_config")) is not None:
         method = found.get("quant_method", "of an unknown method") if isinstance(found, dict) else found
         raise InvalidInputError(
             f"{str(path / CONFIG)!r}: the weights are quantised ({one_line(str(method))}): "

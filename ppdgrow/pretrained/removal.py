@@ -14,6 +14,7 @@ from ppdgrow.errors import ConfigError
 from ppdgrow.pretrained import modeling_ppdgrow as modeling
 from ppdgrow.pretrained.card import model_card, parent_name
 from ppdgrow.pretrained.deeper_config import Stack, with_lineage
+from ppdgrow.pretrained.expected_tensors import refuse_other_tensors
 from ppdgrow.pretrained.folder import PretrainedFolder
 from ppdgrow.pretrained.pairs import LOADING, known_pairs
 from ppdgrow.pretrained.plain import DTYPES
@@ -37,6 +38,7 @@ def remove_pairs(
     """
     refuse_output(folder, out)
     known = known_pairs(folder)
+    refuse_other_tensors(folder)
     wanted = [known[-1]["id"] if known and each == "last" else each for each in ids]
     gone = [block for block in known if block["id"] in wanted]
     if not gone or {block["id"] for block in gone} != set(wanted):

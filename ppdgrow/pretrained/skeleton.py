@@ -10,20 +10,38 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from ppdgrow.errors import ConfigError
+from ppdgrow.checkpoint.safe_read import one_line
+from ppdgrow.errors import ConfigError, InvalidInputError
 from ppdgrow.pretrained.deeper_config import Stack
-from ppdgrow.pretrained.folder import PretrainedFolder, ends_with, load_config, quiet
+from ppdgrow.pretrained.folder import (
+    CONFIG,
+    PretrainedFolder,
+    ends_with,
+    load_config,
+    quiet,
+    refused_by_transformers,
+)
+from ppdgrow.pretrained.refusals import FRESH_COPY
 from ppdgrow.seeding import generator
 
 
 def skeleton(path: Path, config: Mapping[str, Any]) -> nn.Module:
-    """The model that `from_pretrained` would make of a config, on the meta device."""
+    """The model that `from_pretrained` would make of a config, on the meta device.
+
+    Raises:
+        InvalidInputError: Transformers can make none of it.
+    """
     transformers: Any = import_module("transformers")
     loaded = load_config(path, config)
     names = config.get("architectures") or []
-    model_class = getattr(transformers, str(names[0]), None) if isinstance(names, list) and names else None
-    make = transformers.AutoModel.from_config if model_class is None else model_class._from_config
-    with torch.device("meta"), quiet():
+    model_class: Any = getattr(transformers, names[0], None) if names else None
+    own = getattr(model_class, "config_class", None)
+    if own is not None and not isinstance(loaded, own):
+        model_type = one_line(repr(config["model_type"]))
+        what = f"architectures names {names[0]!r}, which is no model of model_type {model_type}"
+        raise InvalidInputError(f"{str(path / CONFIG)!r}: {what}; {FRESH_COPY}")
+    make = transformers.AutoModel.from_config if own is None else model_class._from_config
+    with refused_by_transformers(path / CONFIG), torch.device("meta"), quiet():
         model: nn.Module = make(loaded)
     return model
 

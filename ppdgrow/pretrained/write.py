@@ -25,6 +25,7 @@ from ppdgrow.pretrained.folder import CONFIG, PretrainedFolder, TensorEntry, rea
 CARD = "README.md"
 PARENT_CARD = "README.parent.md"
 SHARD = "model-{:05d}-of-{:05d}.safetensors"
+NAME_BYTES = 200  # of a tensor in the header of its file and in the index, beside its name
 SHARD_BYTES = 5 * 10**9  # as Transformers splits
 # Of weights in whatever format, and of the optimizer's state.
 WEIGHTS = (".safetensors", ".bin", ".pt", ".pth", ".ckpt", ".h5", ".msgpack", ".onnx", ".onnx_data", ".gguf", ".ot")
@@ -112,7 +113,10 @@ def write_grown(
     with reading(folder.path):
         files, left = _to_carry_over(folder.path)
         front, old_card = _old_card(folder.path)
-    size = _size(folder, new)
+        carried = sum(source.stat().st_size for source in files.values())
+    written = {CARD: front + card, PARENT_CARD: old_card or "", CONFIG: json_text(dict(config)), **(texts or {})}
+    names = sum(NAME_BYTES + 2 * len(name.encode()) for name in (*folder.entries, *(tensor.name for tensor in new)))
+    size = _size(folder, new) + carried + names + sum(len(text.encode()) for text in written.values())
     with storage_errors(out, size):
         if free_bytes(out) < size:
             raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))

@@ -175,6 +175,10 @@ BAD: dict[str, tuple[Damage, str]] = {
         lambda folder: (folder / "config.json").write_text('{"model_type": "llama",'),
         r"not valid JSON.*fresh copy",
     ),
+    "a config with a byte order mark": (
+        lambda folder: (folder / "config.json").write_text('\ufeff{"model_type": "llama"}', encoding="utf-8"),
+        r"config\.json': not valid JSON \(it begins with a byte order mark.*fresh copy",
+    ),
     "a git-lfs pointer": (
         lambda folder: sorted(folder.glob("*.safetensors"))[0].write_text("version https://git-lfs.github.com/spec/v1"),
         r"git-lfs pointer",
@@ -196,6 +200,12 @@ def test_it_is_refused_in_one_line(fault: str, folder: Path) -> None:
     assert WAY_OUT not in said, "there are no older checkpoints of somebody else's model"
     assert str(folder) in said
     assert found.value.exit_code == 4
+
+
+def test_a_quantisation_of_null_is_none(folder: Path) -> None:
+    config = json.loads((folder / "config.json").read_text())
+    (folder / "config.json").write_text(json.dumps({**config, "quantization_config": None}))
+    assert read_folder(folder).num_layers == 4
 
 
 def test_a_link_that_leads_out_is_not_followed(folder: Path, tmp_path: Path) -> None:

@@ -200,8 +200,8 @@ def test_old_names_of_norms_are_understood(tmp_path: Path) -> None:
 
 def test_names_that_the_model_does_not_know_cannot_be_drawn(parent: Path, tmp_path: Path) -> None:
     held = load_file(parent / "model.safetensors")
-    other = {name.replace("up_proj", "w3"): tensor for name, tensor in held.items()}
-    save_file(other, parent / "model.safetensors", metadata={"format": "pt"})
+    more = {name.replace("up_proj", "w3"): tensor.clone() for name, tensor in held.items() if "up_proj" in name}
+    save_file(held | more, parent / "model.safetensors", metadata={"format": "pt"})
     with pytest.raises(ConfigError, match=r"has no mlp\.w3\.weight of shape \[48, 32\].*save_pretrained"):
         grow(parent, tmp_path / "grown", "fresh")
     assert not (tmp_path / "grown").exists()
@@ -261,6 +261,19 @@ def test_too_little_space_is_said_before_the_first_byte(
     monkeypatch.setattr(write, "new_folder", None)
     with pytest.raises(StorageError, match=r"needed, .* free"):
         grow(parent, tmp_path / "grown")
+
+
+def test_the_space_that_is_asked_for_is_what_is_written(
+    parent: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Also where what is carried along is more than the weights."""
+    (parent / "tokenizer.json").write_text('"' + 300_000 * "x" + '"')
+    written = sum(file.stat().st_size for file in grow(parent, tmp_path / "grown").out.iterdir())
+    monkeypatch.setattr(write, "free_bytes", lambda path: written - 1)
+    with pytest.raises(StorageError, match=r"needed, .* free"):
+        grow(parent, tmp_path / "other")
+    monkeypatch.setattr(write, "free_bytes", lambda path: written + 20_000)
+    grow(parent, tmp_path / "other")
 
 
 def test_a_parent_that_shrinks_meanwhile(parent: Path, tmp_path: Path) -> None:
