@@ -17,7 +17,8 @@ from ppdgrow.console import Narrator
 from ppdgrow.engine.device import autocast, resolve_device
 from ppdgrow.errors import ConfigError
 from ppdgrow.growth.expansion import Expansion, expand, measure, take_out, write_expansion
-from ppdgrow.pretrained.folder import is_pretrained, require_transformers
+from ppdgrow.pretrained.folder import is_pretrained
+from ppdgrow.pretrained.library import require_transformers
 from ppdgrow.seeding import generator
 from ppdgrow.training.context import (
     Parent,

@@ -9,7 +9,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from ppdgrow.pretrained.folder import quiet
+from ppdgrow.pretrained.library import quiet
 from ppdgrow.pretrained.load import load_pretrained
 from ppdgrow.seeding import generator
 
@@ -28,7 +28,9 @@ def same_outputs(before: Path, after: Path, device: torch.device) -> bool:
 @torch.no_grad()
 def outputs(path: Path, device: torch.device) -> dict[str, Tensor]:
     """What a model makes of the synthetic batch, by the names of its outputs, on the CPU."""
-    with quiet():
+    # What a folder lacks, such as a pooler, is drawn: the same for both.
+    with quiet(), torch.random.fork_rng(devices=[]):
+        torch.manual_seed(0)
         model = load_pretrained(path)
     found = run_synthetic(model.to(device).eval())
     return {name: value.cpu() for name, value in found.items()}
@@ -38,6 +40,8 @@ def run_synthetic(model: Any) -> dict[str, Tensor]:
     """The tensors that a model returns for the synthetic batch, by name, the main one first."""
     device = next(model.parameters()).device
     inputs = {name: value.to(device) for name, value in synthetic_inputs(model)}
+    if type(model).__name__.endswith("ForMultipleChoice"):  # (B, choices, T)
+        inputs = {name: value[None] for name, value in inputs.items()}
     result = model(**inputs, **({"use_cache": False} if "input_ids" in inputs else {}))
     return {name: value for name, value in result.items() if isinstance(value, Tensor)}
 

@@ -8,7 +8,8 @@ from dataclasses import dataclass
 from typing import Any
 
 from ppdgrow.errors import ConfigError, InvalidInputError
-from ppdgrow.pretrained.folder import CONFIG, PretrainedFolder, load_config
+from ppdgrow.pretrained.folder import CONFIG, PretrainedFolder
+from ppdgrow.pretrained.library import load_config
 
 # Lists with an entry for each layer, among those that are as long as the model is deep.
 PER_LAYER = re.compile(r"layer|pattern|block|^(intermediate_size|num_attention_heads|num_key_value_heads|window_size)$")

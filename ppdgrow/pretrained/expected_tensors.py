@@ -7,7 +7,8 @@ from typing import Any
 import torch
 
 from ppdgrow.errors import InvalidInputError
-from ppdgrow.pretrained.folder import CONFIG, PretrainedFolder, quiet, reading, refused_by_transformers, without_kernels
+from ppdgrow.pretrained.folder import CONFIG, PretrainedFolder, reading
+from ppdgrow.pretrained.library import quiet, refused_by_transformers, without_kernels
 from ppdgrow.pretrained.refusals import FRESH_COPY
 from ppdgrow.pretrained.skeleton import skeleton
 

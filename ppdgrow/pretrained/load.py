@@ -7,7 +7,8 @@ from pathlib import Path
 from typing import Any
 
 from ppdgrow.errors import ConfigError
-from ppdgrow.pretrained.folder import KERNELS, read_folder
+from ppdgrow.pretrained.folder import read_folder
+from ppdgrow.pretrained.library import KERNELS
 
 
 def load_pretrained(path: Any, auto: str | None = None, **options: Any) -> Any:

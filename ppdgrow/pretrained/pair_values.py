@@ -14,7 +14,8 @@ from torch import Tensor
 from ppdgrow.errors import ConfigError, first_line
 from ppdgrow.pretrained import modeling_ppdgrow as modeling
 from ppdgrow.pretrained.cut import Cut, cut_of
-from ppdgrow.pretrained.folder import TensorEntry, quiet, without_kernels
+from ppdgrow.pretrained.folder import TensorEntry
+from ppdgrow.pretrained.library import quiet, without_kernels
 from ppdgrow.pretrained.parent_model import ParentModel, input_width, is_transposed
 from ppdgrow.pretrained.plain import DTYPES
 from ppdgrow.pretrained.write import NewTensor

@@ -71,8 +71,8 @@ def grow_pairs(
             f"positions {list(positions)} of a model of {count} layers: expected numbers from 0 to {count}"
         )
     known = known_pairs(folder)
-    _refuse_unknown_head(folder)
     refuse_other_tensors(folder)
+    _refuse_unknown_head(folder)
     parent = ParentModel(folder)
     new = plan_blocks(folder, known, kinds, positions)
     base = {key: value for key, value in folder.parent_config.items() if key != "model_type"}

@@ -13,7 +13,8 @@ from torch import Tensor, nn
 from ppdgrow.errors import ConfigError
 from ppdgrow.pretrained.cut import LayerSizes
 from ppdgrow.pretrained.families import FAMILIES, Family
-from ppdgrow.pretrained.folder import PretrainedFolder, TensorEntry, load_config, read_range
+from ppdgrow.pretrained.folder import PretrainedFolder, TensorEntry, read_range
+from ppdgrow.pretrained.library import load_config
 from ppdgrow.pretrained.plain import DTYPES, LEGACY
 from ppdgrow.pretrained.skeleton import as_on_disk, layer_list, skeleton
 

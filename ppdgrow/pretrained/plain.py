@@ -20,7 +20,8 @@ from ppdgrow.pretrained.card import model_card, parent_name
 from ppdgrow.pretrained.deeper_config import Stack, deeper_config, with_lineage
 from ppdgrow.pretrained.expected_tensors import refuse_other_tensors
 from ppdgrow.pretrained.families import AXES
-from ppdgrow.pretrained.folder import CHUNK, CONFIG, PretrainedFolder, TensorEntry, load_config
+from ppdgrow.pretrained.folder import CHUNK, CONFIG, PretrainedFolder, TensorEntry
+from ppdgrow.pretrained.library import load_config
 from ppdgrow.pretrained.skeleton import as_on_disk, draw_layer, layer_list, refuse_changed_layers, skeleton
 from ppdgrow.pretrained.write import Grown, NewTensor, refuse_output, write_grown
 

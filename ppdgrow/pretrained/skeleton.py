@@ -13,14 +13,8 @@ from torch import Tensor, nn
 from ppdgrow.checkpoint.safe_read import one_line
 from ppdgrow.errors import ConfigError, InvalidInputError
 from ppdgrow.pretrained.deeper_config import Stack
-from ppdgrow.pretrained.folder import (
-    CONFIG,
-    PretrainedFolder,
-    ends_with,
-    load_config,
-    quiet,
-    refused_by_transformers,
-)
+from ppdgrow.pretrained.folder import CONFIG, PretrainedFolder, ends_with
+from ppdgrow.pretrained.library import load_config, quiet, refused_by_transformers
 from ppdgrow.pretrained.refusals import FRESH_COPY
 from ppdgrow.seeding import generator
 

@@ -20,7 +20,8 @@ from ppdgrow.config.requests import ProbeRequest
 from ppdgrow.engine.device import autocast, resolve_device
 from ppdgrow.errors import ConfigError, DivergedError
 from ppdgrow.pretrained.check import run_synthetic
-from ppdgrow.pretrained.folder import quiet, read_folder
+from ppdgrow.pretrained.folder import read_folder
+from ppdgrow.pretrained.library import quiet
 from ppdgrow.pretrained.load import load_pretrained
 from ppdgrow.pretrained.modeling_ppdgrow import CouplingPair, OrthogonalPair, orthogonal
 from ppdgrow.pretrained.skeleton import layer_list

@@ -210,11 +210,10 @@ def save(model_class: str, config_class: str, **options: object) -> None:
     getattr(library, model_class)(config).save_pretrained("other")
 
 
-def test_zero_that_is_no_identity_is_not_written(ppdgrow: Command) -> None:
+def test_zero_that_is_no_identity_is_not_written(ppdgrow: Command, monkeypatch: pytest.MonkeyPatch) -> None:
     """Of a model that is not in the registry nothing is known but what its outputs say."""
-    sizes = {"hidden_size": 32, "word_embed_proj_dim": 32, "ffn_dim": 48, "num_hidden_layers": 3}
-    sizes |= {"num_attention_heads": 4, "vocab_size": 99, "max_position_embeddings": 64, "pad_token_id": 1}
-    save("OPTForCausalLM", "OPTConfig", **sizes, do_layer_norm_before=False)
+    monkeypatch.setattr("ppdgrow.pretrained.folder.FAMILIES", {})
+    save("DistilBertForMaskedLM", "DistilBertConfig", dim=32, hidden_dim=48, n_layers=3, n_heads=4, vocab_size=99)
     refused = ppdgrow("grow other --method zero --out grown", code=7)
     assert "nothing was written" in refused.stderr
     assert not Path("grown").exists()
@@ -243,3 +242,19 @@ def test_options_that_do_nothing_are_named(parent: Path, ppdgrow: Command) -> No
     for option in ("--moments", "--precision"):
         assert f"{option} does nothing to a folder of Transformers" in grown.stderr
     assert "does nothing" not in ppdgrow(f"grow {parent} --pair ffn --out other").stderr
+
+
+def test_what_a_folder_lacks_is_drawn_alike_for_both(ppdgrow: Command) -> None:
+    """A model without its pooler, as many on the hub are, whose class has one."""
+    sizes = {"hidden_size": 32, "num_hidden_layers": 2, "num_attention_heads": 4, "intermediate_size": 48}
+    save("BertModel", "BertConfig", **sizes, vocab_size=99)
+    file = Path("other/model.safetensors")
+    kept = {name: tensor for name, tensor in load_file(file).items() if not name.startswith("pooler")}
+    save_file(kept, file, metadata={"format": "pt"})
+    assert ppdgrow("grow other --pair ffn --out grown --json").document["bit_exact"] is True
+
+
+def test_several_choices_are_compared(ppdgrow: Command) -> None:
+    sizes = {"hidden_size": 32, "num_hidden_layers": 2, "num_attention_heads": 4, "intermediate_size": 48}
+    save("BertForMultipleChoice", "BertConfig", **sizes, vocab_size=99)
+    assert ppdgrow("grow other --method copy --out grown --json").document["bit_exact"] is False
