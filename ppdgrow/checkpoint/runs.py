@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import TypeVar
 
 from ppdgrow.atomic import new_folder, remove_at_once, storage_errors, sweep_leftovers
-from ppdgrow.checkpoint.format import MANIFEST, STEP_NAME, read_state, step_of, verify
+from ppdgrow.checkpoint.format import CONFIG, MANIFEST, STEP_NAME, read_state, step_of, verify
 from ppdgrow.errors import ConfigError, InvalidInputError, StorageError
 
 LOCK = ".lock"
@@ -180,7 +180,7 @@ def locate_checkpoint(path: Path, skipped: list[str] | None = None) -> tuple[Run
             return RunFolder((path if spelled else path.resolve()).parent.parent), path
         run = RunFolder(path)
         if not run.checkpoints():
-            if (path / "config.json").is_file():  # as no run has it
+            if (path / CONFIG).is_file():  # as no run has it
                 raise InvalidInputError(
                     f"{str(path)!r} is a folder of Transformers, which only grow and probe take: {expected}"
                 )

@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 
+from ppdgrow.checkpoint import RunFolder
 from ppdgrow.checkpoint.events import GrowEvent, RemoveEvent, SurgeryEvent, append_events, read_events
 from ppdgrow.checkpoint.safe_read import tree_of
 from ppdgrow.config.growth import GrowthConfig
@@ -28,7 +29,6 @@ from ppdgrow.surgery.positions import resolve_positions
 from ppdgrow.training.growth_schedule import requests_of
 from ppdgrow.training.output_folder import WAY_OUT, check_place, is_occupied
 
-LINEAGE = "growth.jsonl"
 SEED = 0  # of weights that are drawn
 
 
@@ -82,8 +82,9 @@ def grow_folder(request: GrowRequest, narrator: Narrator) -> FolderGrowth:
         known = ("layers_before", "layers_after", "parameters_before", "parameters_after")
         found = {key: getattr(grown, key) for key in known} | {"parameters_untied": grown.parameters_after}
         found |= {"ids": list(grown.ids), "bit_exact": same, "provenance": provenance()}
-        event = surgery.event.model_copy(update=found | _theta_0(surgery.event, grown))
-        append_events(fresh / LINEAGE, [event])  # after those that came along
+        found |= {} if request.remove else {"theta_0": grown.theta_0}
+        event = surgery.event.model_copy(update=found)
+        append_events(RunFolder(fresh).growth_path, [event])  # after those that came along
         written.append(event)
 
     grown = surgery.write(out=out, finish=finish)
@@ -99,10 +100,6 @@ def _unused(request: GrowRequest) -> Iterator[str]:
     for name, default in (("moments", GrowthConfig(at=1).moments), ("precision", None), ("data_dir", None)):
         if getattr(request, name) != default:
             yield f"--{name.replace('_', '-')} does nothing to a folder of Transformers"
-
-
-def _theta_0(event: SurgeryEvent, grown: Grown) -> dict[str, str]:
-    return {"theta_0": grown.theta_0} if isinstance(event, GrowEvent) else {}
 
 
 def _growth(folder: PretrainedFolder, request: GrowRequest) -> _Surgery:
@@ -165,7 +162,7 @@ def _repeated(out: Path, asked: SurgeryEvent) -> SurgeryEvent | None:
     """The recorded event if the folder holds the result of this very growth; whatever else it holds is refused."""
     if not is_occupied(out):
         return None
-    last = next(reversed(read_events(out / LINEAGE)), None)
+    last = next(reversed(read_events(RunFolder(out).growth_path)), None)
     if isinstance(last, SurgeryEvent):
         recorded = last.document()
         if all(recorded.get(key) == value for key, value in asked.document().items()):

@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from ppdgrow.checkpoint.safe_read import invalid, one_line
+from ppdgrow.config.kinds import ATTENTION_FIRST
 from ppdgrow.errors import ConfigError
 from ppdgrow.pretrained import modeling_ppdgrow as modeling
 from ppdgrow.pretrained.card import model_card, parent_name
@@ -22,9 +23,8 @@ from ppdgrow.pretrained.expected_tensors import refuse_other_tensors
 from ppdgrow.pretrained.folder import CONFIG, PretrainedFolder
 from ppdgrow.pretrained.pair_values import PairValues
 from ppdgrow.pretrained.parent_model import ParentModel
-from ppdgrow.pretrained.write import CODE, Grown, refuse_output, write_grown
+from ppdgrow.pretrained.write import CODE, Grown, refuse_output, refuse_positions, write_grown
 
-ATTENTION_FIRST = "attention-first"
 PAIR_KINDS = (*modeling.KINDS, "orthogonal", ATTENTION_FIRST)
 LOADING = """
 ## Loading
@@ -65,11 +65,7 @@ def grow_pairs(
     refuse_output(folder, out)
     if source not in (None, "slice", "random"):
         raise ConfigError(f"--source {source!r} is not for a model of Transformers: expected slice or random")
-    if not positions or not all(0 <= place <= folder.num_layers for place in positions):
-        count = folder.num_layers
-        raise ConfigError(
-            f"positions {list(positions)} of a model of {count} layers: expected numbers from 0 to {count}"
-        )
+    refuse_positions(folder, positions)
     known = known_pairs(folder)
     refuse_other_tensors(folder)
     _refuse_unknown_head(folder)

@@ -37,8 +37,6 @@ class ParentModel:
                 f"{str(folder.path)!r}: Transformers loads a 'mistral' with 'layer_types' as a 'ministral': write "
                 "model_type 'ministral' and architectures ['MinistralForCausalLM'] into a copy's config.json"
             )
-        if getattr(self.loaded, "add_cross_attention", False):
-            raise ConfigError(f"{str(folder.path)!r} attends to another model as well: ppdgrow cannot deepen it yet")
         if self.sizes.width % 2:
             raise ConfigError(
                 f"hidden size {self.sizes.width} of {str(folder.path)!r} is odd, and pairs work on halves of it: "

@@ -23,7 +23,7 @@ from ppdgrow.pretrained.families import AXES
 from ppdgrow.pretrained.folder import CHUNK, CONFIG, PretrainedFolder, TensorEntry
 from ppdgrow.pretrained.library import load_config
 from ppdgrow.pretrained.skeleton import as_on_disk, draw_layer, layer_list, refuse_changed_layers, skeleton
-from ppdgrow.pretrained.write import Grown, NewTensor, refuse_output, write_grown
+from ppdgrow.pretrained.write import Grown, NewTensor, refuse_output, refuse_positions, write_grown
 
 DTYPES = {"F64": torch.float64, "F32": torch.float32, "F16": torch.float16, "BF16": torch.bfloat16}
 NORM_FIRST = "do_layer_norm_before"  # of OPT: where it is false, the norms are on the stream itself
@@ -138,11 +138,8 @@ def plan_stack(folder: PretrainedFolder, positions: Sequence[int]) -> Stack:
     place 0, and where the layers before are of a make of their own, as a first layer without a norm, those behind
     stand in.
     """
+    refuse_positions(folder, positions)
     count = folder.num_layers
-    if not positions or not all(0 <= place <= count for place in positions):
-        raise ConfigError(
-            f"positions {list(positions)} of a model of {count} layers: expected numbers from 0 to {count}"
-        )
     makes = [
         frozenset((suffix, entry.shape) for suffix, entry in folder.layer_tensors(index).items())
         for index in range(count)

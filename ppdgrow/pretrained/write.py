@@ -86,6 +86,15 @@ def refuse_output(folder: PretrainedFolder, out: Path) -> None:
         raise ConfigError(f"--out {str(out)!r} is there and not empty: choose another, or remove it")
 
 
+def refuse_positions(folder: PretrainedFolder, positions: Sequence[int]) -> None:
+    """A `ConfigError` where there is no place after so many of the parent's layers, or none is named."""
+    count = folder.num_layers
+    if not positions or not all(0 <= place <= count for place in positions):
+        raise ConfigError(
+            f"positions {list(positions)} of a model of {count} layers: expected numbers from 0 to {count}"
+        )
+
+
 def write_grown(
     folder: PretrainedFolder,
     out: Path,
@@ -114,7 +123,9 @@ def write_grown(
         files, left = _to_carry_over(folder.path)
         front, old_card = _old_card(folder.path)
         carried = sum(source.stat().st_size for source in files.values())
-    written = {CARD: front + card, PARENT_CARD: old_card or "", CONFIG: json_text(dict(config)), **(texts or {})}
+    written = {CARD: front + card, CONFIG: json_text(dict(config)), **(texts or {})}
+    if old_card is not None and PARENT_CARD not in files:
+        written[PARENT_CARD] = old_card
     names = sum(NAME_BYTES + 2 * len(name.encode()) for name in (*folder.entries, *(tensor.name for tensor in new)))
     size = _size(folder, new) + carried + names + sum(len(text.encode()) for text in written.values())
     with storage_errors(out, size):
@@ -125,10 +136,7 @@ def write_grown(
             (temporary / name).parent.mkdir(parents=True, exist_ok=True)
             _write_chunks(temporary / name, read_range(source))
         _write_weights(folder, temporary, new, renamed)
-        if old_card is not None and not (temporary / PARENT_CARD).exists():
-            (temporary / PARENT_CARD).write_text(old_card, encoding="utf-8")
-        (temporary / CARD).write_text(front + card, encoding="utf-8")
-        for name, text in {CONFIG: json_text(dict(config)), **(texts or {})}.items():
+        for name, text in written.items():
             (temporary / name).write_text(text, encoding="utf-8")
         if finish is not None:
             finish(temporary)

@@ -6,7 +6,7 @@ Shapes: a stream is `(B, T, D)`, or two halves `(B, T, D/2)`; here it is whateve
 from __future__ import annotations
 
 import copy
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -28,6 +28,10 @@ DTYPES: dict[str, torch.dtype] = {
 }
 # Types in which inverses are judged, where they run. fp16 may overflow, and autocast has two roundoffs.
 ROUND_TRIP_DTYPES = ("fp64", "fp32", "bf16")
+
+
+# A parameter of the first member, that of the second, and -1 where the second is stored with a minus, else 1.
+Member = tuple[nn.Parameter, nn.Parameter, float]
 
 
 @dataclass(frozen=True)
@@ -65,8 +69,13 @@ def _deviation_in(
 ) -> Deviation | None:
     module = copy.deepcopy(block).to(dtype).eval()
     a, b = (half.to(dtype) for half in as_halves(state))
+    return where_implemented(lambda: deviation((a, b), apply(module, (a, b))))
+
+
+def where_implemented(measure: Callable[[], Deviation]) -> Deviation | None:
+    """What is measured; None where the device has no kernel for the type."""
     try:
-        return deviation((a, b), apply(module, (a, b)))
+        return measure()
     except RuntimeError as error:  # also NotImplementedError
         if "not implemented" in str(error):
             return None
@@ -116,12 +125,20 @@ def gradient_antisymmetry(pair: AnyPair) -> float | None:
 def _member_distance(pair: AnyPair, read: Callable[[nn.Parameter], Tensor | None], *, sign: float) -> float:
     """|x+ + sign * x-| / |x+| over all parameters, where x- of a folded output projection has its sign turned."""
     assert pair.minus is not None
+    members = (
+        (first, second, -1.0 if pair.form == "folded" and name.endswith(OUTPUT_PROJECTION) else 1.0)
+        for (name, first), second in zip(pair.plus.named_parameters(), pair.minus.parameters(), strict=True)
+    )
+    return distance(members, read, sign=sign)
+
+
+def distance(members: Iterable[Member], read: Callable[[nn.Parameter], Tensor | None], *, sign: float) -> float:
+    """|x+ + sign * x-| / |x+| over all parameters of two members."""
     squares, total = 0.0, 0.0
-    for (name, first), second in zip(pair.plus.named_parameters(), pair.minus.parameters(), strict=True):
+    for first, second, turned in members:
         x, y = read(first), read(second)
         if x is None or y is None:
             return float("inf")
-        turned = -1.0 if pair.form == "folded" and name.endswith(OUTPUT_PROJECTION) else 1.0
         squares += float((x.double() + sign * turned * y.double()).square().sum())
         total += float(x.double().square().sum())
     return (squares / total) ** 0.5 if total else squares**0.5

@@ -25,7 +25,15 @@ from ppdgrow.pretrained.library import quiet
 from ppdgrow.pretrained.load import load_pretrained
 from ppdgrow.pretrained.modeling_ppdgrow import CouplingPair, OrthogonalPair, orthogonal
 from ppdgrow.pretrained.skeleton import layer_list
-from ppdgrow.probing.cancellation import DTYPES, ROUND_TRIP_DTYPES, Deviation, deviation
+from ppdgrow.probing.cancellation import (
+    DTYPES,
+    ROUND_TRIP_DTYPES,
+    Deviation,
+    Member,
+    deviation,
+    distance,
+    where_implemented,
+)
 from ppdgrow.probing.report import BlockReport, Orthogonality, PairReport, ProbeReport, RoundTrip
 from ppdgrow.probing.roundoff import bound, matrix_error, orthogonality_bound
 
@@ -45,13 +53,8 @@ class Call:
         dtype = DTYPES[dtype_name]
         x = self.x.to(dtype)
         arguments = tree_map_only(Tensor, lambda t: t.to(dtype) if t.is_floating_point() else t, dict(self.arguments))
-        try:
-            with torch.no_grad(), autocast(x.device, "bf16" if dtype_name == "bf16_autocast" else "fp32"):
-                return deviation((x,), (function(x, arguments),))
-        except RuntimeError as error:  # also NotImplementedError
-            if "not implemented" in str(error):
-                return None
-            raise
+        with torch.no_grad(), autocast(x.device, "bf16" if dtype_name == "bf16_autocast" else "fp32"):
+            return where_implemented(lambda: deviation((x,), (function(x, arguments),)))
 
     @property
     def activity(self) -> float:
@@ -153,7 +156,7 @@ def _own(block: nn.Module) -> list[nn.Parameter]:
 
 def _pair_report(name: str, kind: str, pair: Any, call: Call, dtypes: Sequence[str], norm: float) -> PairReport:
     members = list(_members(pair))
-    separation = _distance(members, lambda parameter: parameter.detach(), sign=-1.0)
+    separation = distance(members, lambda parameter: parameter.detach(), sign=-1.0)
     measured = {dtype: call.apply(_in_type(pair, dtype), dtype) for dtype in dtypes}
     orthogonality = None
     if isinstance(pair, OrthogonalPair):
@@ -165,7 +168,7 @@ def _pair_report(name: str, kind: str, pair: Any, call: Call, dtypes: Sequence[s
         tied=separation == 0,
         cancellation={dtype: found for dtype, found in measured.items() if found is not None},
         round_trip=_round_trip(pair, call, dtypes),
-        gradient_antisymmetry=_distance(members, lambda parameter: parameter.grad, sign=1.0) if norm else None,
+        gradient_antisymmetry=distance(members, lambda parameter: parameter.grad, sign=1.0) if norm else None,
         separation=separation,
         activity=call.activity,
         ablation_loss=None,
@@ -204,8 +207,8 @@ def _round_trip(pair: Any, call: Call, dtypes: Sequence[str]) -> RoundTrip:
     return RoundTrip(found, ratio, {name: bound(ratio, DTYPES[name], pair, dependent=dependent) for name in found})
 
 
-def _members(pair: Any) -> Iterator[tuple[nn.Parameter, nn.Parameter, float]]:
-    """Each parameter of the first member with that of the second, and -1 where the second is stored with a minus."""
+def _members(pair: Any) -> Iterator[Member]:
+    """The members of a pair, parameter by parameter."""
     if isinstance(pair, OrthogonalPair):
         yield pair.plus, pair.minus, 1.0
         return
@@ -213,20 +216,3 @@ def _members(pair: Any) -> Iterator[tuple[nn.Parameter, nn.Parameter, float]]:
         folded = {id(parameter) for parameter in minus.output_projection().parameters()}
         for first, second in zip(plus.parameters(), minus.parameters(), strict=True):
             yield first, second, -1.0 if id(second) in folded else 1.0
-
-
-def _distance(
-    members: Sequence[tuple[nn.Parameter, nn.Parameter, float]],
-    read: Callable[[nn.Parameter], Tensor | None],
-    *,
-    sign: float,
-) -> float:
-    """|x+ + sign * x-| / |x+| over all parameters, where the sign of what is stored with a minus is turned."""
-    squares, total = 0.0, 0.0
-    for first, second, turned in members:
-        x, y = read(first), read(second)
-        if x is None or y is None:
-            return float("inf")
-        squares += float((x.double() + sign * turned * y.double()).square().sum())
-        total += float(x.double().square().sum())
-    return (squares / total) ** 0.5 if total else squares**0.5
