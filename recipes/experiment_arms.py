@@ -46,6 +46,7 @@ SIZES = {
         equal_steps=3015,
         wider="--width 128 -o model.heads=4",
         budgets={"small": 3.42, "medium": 6.85, "large": 12.9},
+        rates={2: 8e-3, 4: 4e-3, 6: 4e-3, GROWN: 12e-3},
     ),
 }
 
@@ -245,6 +246,15 @@ SETS = {
             _scratch(6, "medium"),
         ),
         seeds=(10, 11, 12, 13, 14),
+        test=True,
+    ),
+    "payoff-large": ArmSet(
+        (
+            _scratch(2, "large"),
+            *(_in_run(*BEST, "large", operator) for operator in ("attention", "zero", "copy")),
+            *(_scratch(depth, "large") for depth in (3, 4, 6)),
+        ),
+        seeds=(10, 11, 12),
         test=True,
     ),
 }
