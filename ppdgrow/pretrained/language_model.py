@@ -18,10 +18,9 @@ from torch.utils.flop_counter import FlopCounterMode
 from ppdgrow.config.architecture import PretrainedArchitecture
 from ppdgrow.config.kinds import Task
 from ppdgrow.errors import ConfigError, InvalidInputError
-from ppdgrow.pretrained.library import load_config, quiet, refused_by_transformers, without_kernels
+from ppdgrow.pretrained.library import AUTO_CLASSES, load_config, quiet, refused_by_transformers, without_kernels
 from ppdgrow.pretrained.refusals import CONFIG
 
-AUTO_CLASSES: Mapping[Task, str] = {"lm": "AutoModelForCausalLM", "mlm": "AutoModelForMaskedLM"}
 NAMES_BY_TYPE: Mapping[Task, str] = {
     "lm": "MODEL_FOR_CAUSAL_LM_MAPPING_NAMES",
     "mlm": "MODEL_FOR_MASKED_LM_MAPPING_NAMES",
