@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Collection, Iterable, Iterator, Sequence
 from itertools import chain
 from typing import Any
 
@@ -65,12 +65,14 @@ def _short(value: Any) -> str:
 
 
 def warnings_about(arms: Sequence[ComparedArm]) -> list[str]:
-    """What to know before the arms are believed, the baseline first: of runs, of pairs, of seeds without a partner.
+    """What to know before the arms are believed, the baseline first: of runs, of pairs, of seeds without a partner."""
+    return said_once(_warnings(arms), arms)
 
-    Each warning once, with all runs that it is about.
-    """
+
+def said_once(warnings: Iterable[tuple[ComparedRun, str]], arms: Sequence[ComparedArm]) -> list[str]:
+    """Each warning once, with all runs that it is about."""
     about: dict[str, set[str]] = {}
-    for run, warning in _warnings(arms):
+    for run, warning in warnings:
         about.setdefault(warning, set()).add(run.name)
     return [f"{_together(runs, arms)}: {warning}" for warning, runs in about.items()]
 

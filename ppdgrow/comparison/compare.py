@@ -11,7 +11,8 @@ from pathlib import Path
 from typing import Any
 
 from ppdgrow.comparison.arms import name_histories, read_arms
-from ppdgrow.comparison.columns import Column, Layout, columns
+from ppdgrow.comparison.column import Column, Layout
+from ppdgrow.comparison.columns import columns
 from ppdgrow.comparison.comparability import (
     check_evaluated,
     check_trial,
@@ -23,7 +24,7 @@ from ppdgrow.comparison.comparability import (
 )
 from ppdgrow.comparison.criteria import ONE_SEED, Criterion, Verdict, rule_criteria, success_criteria, verdict_of
 from ppdgrow.comparison.document import arm_documents, run_documents
-from ppdgrow.comparison.evaluation import difference_to_twin, evaluate_on_test
+from ppdgrow.comparison.evaluation import difference_to_twin, evaluate_arms
 from ppdgrow.comparison.front import Pays
 from ppdgrow.comparison.history import RunHistory, read_history
 from ppdgrow.comparison.measures import ComparedArm, ComparedRun, several_seeds
@@ -56,6 +57,11 @@ COMPARABLE_NOTE = (
 INTERVAL_NOTE = (
     "[..]: 95 % interval of the mean paired difference over the seeds (Student's t); it covers the noise of seeds, not "
     "the choice of the validation examples"
+)
+
+ON_NOTE = (
+    "on DATA: on its validation split, as many examples as each run's recipe takes of its own, coded by its own "
+    "tokenizer; it decides nothing"
 )
 
 
@@ -158,12 +164,11 @@ def compare(request: CompareRequest, narrator: Narrator) -> Comparison:
         return decide(request, narrator)
     _check_files(request)
     comparison = compare_runs(request.paths)
-    if not request.test:
+    if not request.test and not request.on:
         return comparison
-    figures, warnings = evaluate_on_test([run.history for run in comparison.runs], request, narrator)
-    tested = iter(replace(run, test=test) for run, test in zip(comparison.runs, figures, strict=True))
-    arms = tuple(replace(arm, runs=tuple(next(tested) for _ in arm.runs)) for arm in comparison.arms)
-    return replace(comparison, arms=arms, warnings=(*comparison.warnings, *warnings))
+    arms, warnings = evaluate_arms(comparison.arms, request, narrator)
+    notes = (*comparison.notes, *([ON_NOTE] if request.on else []))
+    return replace(comparison, arms=arms, warnings=(*comparison.warnings, *warnings), notes=notes)
 
 
 def _check_files(request: CompareRequest) -> None:

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from pathlib import Path
 
@@ -17,17 +17,44 @@ from ppdgrow.training.control import Words
 
 
 @dataclass(frozen=True)
+class FiguresOn:
+    """Figures of a run on examples of another data set: so many, of a validation split with this sha256.
+
+    `reference` are those of the run's reference on the same examples, None where it has others; where their tokenizers
+    differ (`same_tokens` is False) the losses, which are per token, do not compare.
+    """
+
+    figures: Validation
+    examples: int
+    sha256: str
+    reference: Validation | None
+    same_tokens: bool = True
+
+    @property
+    def loss_difference(self) -> float | None:
+        """Loss minus that of the reference."""
+        return self.figures.loss - self.reference.loss if self.reference is not None and self.same_tokens else None
+
+    @property
+    def bits_difference(self) -> float | None:
+        """Bits per byte minus those of the reference."""
+        own, other = (None if one is None else one.bits_per_byte for one in (self.figures, self.reference))
+        return None if own is None or other is None else own - other
+
+
+@dataclass(frozen=True)
 class ComparedRun:
     """One run with everything that is said of it.
 
     `reference` is the baseline's run of the same seed, or where there is none its first (`paired` is then False); for
-    the runs of the baseline it is the run itself.
+    the runs of the baseline it is the run itself. `on` are its figures on other data sets, by what these were called.
     """
 
     history: RunHistory
     reference: RunHistory
     paired: bool = True
     test: Validation | None = None
+    on: Mapping[str, FiguresOn] = field(default_factory=dict)
 
     @property
     def name(self) -> str:
@@ -147,6 +174,14 @@ class ComparedArm:
     def accuracy_difference(self) -> Estimate | None:
         """Paired differences of the final accuracy in percentage points."""
         return None if self.is_baseline else estimate([run.accuracy_difference for run in self.pairs])
+
+    def loss_difference_on(self, data: str) -> Estimate | None:
+        """Paired differences of the loss on another data set."""
+        return None if self.is_baseline else estimate([run.on[data].loss_difference for run in self.pairs])
+
+    def bits_difference_on(self, data: str) -> Estimate | None:
+        """Paired differences of the bits per byte on another data set."""
+        return None if self.is_baseline else estimate([run.on[data].bits_difference for run in self.pairs])
 
     def cost_to_loss(self, axis: Axis) -> Estimate | None:
         """Cost to the baseline's final loss over the baseline's own; None where a seed never reached it."""
