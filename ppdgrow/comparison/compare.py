@@ -17,7 +17,6 @@ from ppdgrow.comparison.comparability import (
     check_evaluated,
     check_trial,
     check_twin,
-    refuse_incomparable,
     warnings_about,
     warnings_of_trial,
     warnings_of_twin,
@@ -27,6 +26,7 @@ from ppdgrow.comparison.document import arm_documents, run_documents
 from ppdgrow.comparison.evaluation import difference_to_twin, evaluate_arms
 from ppdgrow.comparison.front import Pays
 from ppdgrow.comparison.history import RunHistory, read_history
+from ppdgrow.comparison.identity import refuse_incomparable
 from ppdgrow.comparison.measures import ComparedArm, ComparedRun, several_seeds
 from ppdgrow.config.growth import TrialConfig
 from ppdgrow.config.requests import CompareRequest
@@ -163,7 +163,7 @@ def compare(request: CompareRequest, narrator: Narrator) -> Comparison:
     if request.accept:
         return decide(request, narrator)
     _check_files(request)
-    comparison = compare_runs(request.paths)
+    comparison = compare_runs(request.paths, on_other_data=bool(request.on))
     if not request.test and not request.on:
         return comparison
     arms, warnings = evaluate_arms(comparison.arms, request, narrator)
@@ -185,8 +185,10 @@ def _check_files(request: CompareRequest) -> None:
         check_matplotlib("--report FILE.html")
 
 
-def compare_runs(paths: Sequence[Path]) -> Comparison:
+def compare_runs(paths: Sequence[Path], *, on_other_data: bool = False) -> Comparison:
     """Hold every arm against the first one: of run folders, checkpoints in them, or folders of runs.
+
+    If they are then evaluated `on_other_data`, an arm may have been trained on data that is not the baseline's.
 
     Raises:
         ConfigError: too few paths, or runs whose losses are not comparable.
@@ -201,8 +203,10 @@ def compare_runs(paths: Sequence[Path]) -> Comparison:
     if len(arms) < 2:
         raise InvalidInputError(f"nothing is left to compare with {arms[0].name!r}: {'; '.join(warnings)}")
     histories = [history for arm in arms for history in arm.histories]
-    for other in histories[1:]:
-        refuse_incomparable(histories[0], other)
+    for arm in arms:
+        refuse_incomparable(histories[0], arm.first.history, on_other_data=on_other_data)
+        for other in arm.histories[1:]:
+            refuse_incomparable(arm.first.history, other)
     baseline = arms[0]
     compared = (baseline, *(arm.against(baseline).judged_beside(histories) for arm in arms[1:]))
     criteria = tuple(criterion for arm in compared[1:] for criterion in success_criteria(baseline, arm))

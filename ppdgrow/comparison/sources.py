@@ -14,6 +14,7 @@ from typing import Any, ClassVar, NamedTuple
 from ppdgrow.checkpoint import RunFolder
 from ppdgrow.comparison.arms import one_line
 from ppdgrow.comparison.history import RunHistory
+from ppdgrow.comparison.identity import same_data
 from ppdgrow.comparison.measures import ComparedRun, FiguresOn
 from ppdgrow.config.requests import CompareRequest
 from ppdgrow.config.schema import DataConfig, Recipe
@@ -110,7 +111,7 @@ class Source(ABC):
         return {}
 
     @abstractmethod
-    def data_of(self, recipe: Recipe, runs: Sequence[RunHistory]) -> DataConfig:
+    def data_of(self, run: RunHistory, recipe: Recipe, runs: Sequence[RunHistory]) -> DataConfig:
         """The data for a run with this recipe, among those that are compared."""
 
     def opened(self, recipe: Recipe, parent: Parent, narrator: Narrator) -> Dataset:
@@ -141,7 +142,7 @@ class Source(ABC):
         shared: dict[tuple[Any, ...], Examples] = {}
         for run in runs:
             parent = load_parent(run.checkpoint, optimizer=False)
-            data = self.data_of(parent.recipe, runs)
+            data = self.data_of(run, parent.recipe, runs)
             if request.data_dir is not None:
                 data = data.model_copy(update={"directory": str(request.data_dir)})
             recipe = parent.recipe.model_copy(update={"data": data})
@@ -160,7 +161,7 @@ class Source(ABC):
 
 @dataclass(frozen=True)
 class TheTestSplit(Source):
-    """All of the test split of the data that the runs have in common, read where the first of them has it."""
+    """All of the test split of the data of a run, read where the first run with this data has it."""
 
     split: ClassVar[Split] = "test"
     whole: ClassVar[bool] = True
@@ -169,12 +170,14 @@ class TheTestSplit(Source):
     def log(self, run: RunFolder) -> Path:
         return run.test_path
 
-    def data_of(self, recipe: Recipe, runs: Sequence[RunHistory]) -> DataConfig:
-        first = runs[0].recipe
+    def data_of(self, run: RunHistory, recipe: Recipe, runs: Sequence[RunHistory]) -> DataConfig:
+        first = next(one for one in runs if same_data(one, run)).recipe
         return recipe.data if first is None else first.data
 
     def warnings(self, runs: Sequence[RunHistory], examples: Sequence[Examples]) -> list[str]:
-        return changed_data(examples[0].dataset, runs[0].state, runs[0].name)
+        firsts = {id(next(one for one in runs if same_data(one, run))) for run in runs}
+        read = [(run, own.dataset) for run, own in zip(runs, examples, strict=True) if id(run) in firsts]
+        return [text for run, dataset in read for text in changed_data(dataset, run.state, run.name)]
 
     def told(self, run: ComparedRun, own: Reading, reference: Reading) -> ComparedRun:
         return replace(run, test=own.figures)
@@ -203,9 +206,9 @@ class OtherData(Source):
     def named(self) -> dict[str, str]:
         return {"data": self.name}
 
-    def data_of(self, recipe: Recipe, runs: Sequence[RunHistory]) -> DataConfig:
+    def data_of(self, run: RunHistory, recipe: Recipe, runs: Sequence[RunHistory]) -> DataConfig:
         """How its files are read is as one of the runs that was trained on it says, else guessed."""
-        trained = (run.recipe.data for run in runs if run.recipe is not None)
+        trained = (one.recipe.data for one in runs if one.recipe is not None)
         same = (data for data in trained if canonical_name(data.name) == canonical_name(self.name))
         reader = next(same, DataConfig())
         return recipe.data.model_copy(update={"name": self.name, **{key: getattr(reader, key) for key in READING}})
