@@ -59,6 +59,7 @@ INTERVAL_NOTE = (
     "the choice of the validation examples"
 )
 
+ON_ADVICE = ", or evaluate both on one with --on DATA"
 ON_NOTE = (
     "on DATA: on its validation split, as many examples as each run's recipe takes of its own, coded by its own "
     "tokenizer; it decides nothing"
@@ -204,7 +205,7 @@ def compare_runs(paths: Sequence[Path], *, on_other_data: bool = False) -> Compa
         raise InvalidInputError(f"nothing is left to compare with {arms[0].name!r}: {'; '.join(warnings)}")
     histories = [history for arm in arms for history in arm.histories]
     for arm in arms:
-        refuse_incomparable(histories[0], arm.first.history, on_other_data=on_other_data)
+        refuse_incomparable(histories[0], arm.first.history, on_other_data=on_other_data, advice=ON_ADVICE)
         for other in arm.histories[1:]:
             refuse_incomparable(arm.first.history, other)
     baseline = arms[0]

@@ -9,10 +9,13 @@ from ppdgrow.config.architecture import TokenInput, VectorInput
 from ppdgrow.errors import ConfigError
 
 
-def refuse_incomparable(baseline: RunHistory, other: RunHistory, *, on_other_data: bool = False) -> None:
+def refuse_incomparable(
+    baseline: RunHistory, other: RunHistory, *, on_other_data: bool = False, advice: str = ""
+) -> None:
     """Raise a ConfigError that names every difference unless both losses are of the same examples, coded alike.
 
-    Where both are evaluated `on_other_data` too, they may differ in their own.
+    Where both are evaluated `on_other_data` too, they may differ in their own. `advice` is what to do if only that
+    differs.
     """
     coding, of_data = _differences(baseline, other)
     differing = coding if on_other_data else [*of_data, *coding]
@@ -20,7 +23,7 @@ def refuse_incomparable(baseline: RunHistory, other: RunHistory, *, on_other_dat
         raise ConfigError(
             f"cannot compare {baseline.name!r} with {other.name!r}, whose losses are not of the same examples "
             f"({'; '.join(differing)}): give runs on the same data, tokenizer, sequence length and task"
-            f"{'' if coding else ', or evaluate both on one with --on DATA'}"
+            f"{'' if coding else advice}"
         )
 
 
