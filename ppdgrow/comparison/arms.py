@@ -140,7 +140,8 @@ def signature(history: RunHistory) -> str | None:
     if history.recipe is None:
         return None
     recipe = {key: value for key, value in flatten(history.recipe.model_dump(mode="json")).items() if key not in FREE}
-    return json.dumps([history.step, recipe, _by_hand(history)], sort_keys=True, default=str)
+    data = history.state.data.sha256.get("validation", history.state.data.name)  # by its content where that is known
+    return json.dumps([history.step, data, recipe, _by_hand(history)], sort_keys=True, default=str)
 
 
 def _by_hand(history: RunHistory) -> list[dict[str, Any]]:

@@ -11,21 +11,22 @@ from pathlib import Path
 from typing import Any
 
 from ppdgrow.comparison.arms import name_histories, read_arms
-from ppdgrow.comparison.columns import Column, Layout, columns
+from ppdgrow.comparison.column import Column, Layout
+from ppdgrow.comparison.columns import columns
 from ppdgrow.comparison.comparability import (
     check_evaluated,
     check_trial,
     check_twin,
-    refuse_incomparable,
     warnings_about,
     warnings_of_trial,
     warnings_of_twin,
 )
 from ppdgrow.comparison.criteria import ONE_SEED, Criterion, Verdict, rule_criteria, success_criteria, verdict_of
 from ppdgrow.comparison.document import arm_documents, run_documents
-from ppdgrow.comparison.evaluation import difference_to_twin, evaluate_on_test
+from ppdgrow.comparison.evaluation import difference_to_twin, evaluate_arms
 from ppdgrow.comparison.front import Pays
 from ppdgrow.comparison.history import RunHistory, read_history
+from ppdgrow.comparison.identity import refuse_incomparable
 from ppdgrow.comparison.measures import ComparedArm, ComparedRun, several_seeds
 from ppdgrow.config.growth import TrialConfig
 from ppdgrow.config.requests import CompareRequest
@@ -56,6 +57,12 @@ COMPARABLE_NOTE = (
 INTERVAL_NOTE = (
     "[..]: 95 % interval of the mean paired difference over the seeds (Student's t); it covers the noise of seeds, not "
     "the choice of the validation examples"
+)
+
+ON_ADVICE = ", or evaluate both on one with --on DATA"
+ON_NOTE = (
+    "on DATA: on its validation split, as many examples as each run's recipe takes of its own, coded by its own "
+    "tokenizer; it decides nothing"
 )
 
 
@@ -157,13 +164,12 @@ def compare(request: CompareRequest, narrator: Narrator) -> Comparison:
     if request.accept:
         return decide(request, narrator)
     _check_files(request)
-    comparison = compare_runs(request.paths)
-    if not request.test:
+    comparison = compare_runs(request.paths, on_other_data=bool(request.on))
+    if not request.test and not request.on:
         return comparison
-    figures, warnings = evaluate_on_test([run.history for run in comparison.runs], request, narrator)
-    tested = iter(replace(run, test=test) for run, test in zip(comparison.runs, figures, strict=True))
-    arms = tuple(replace(arm, runs=tuple(next(tested) for _ in arm.runs)) for arm in comparison.arms)
-    return replace(comparison, arms=arms, warnings=(*comparison.warnings, *warnings))
+    arms, warnings = evaluate_arms(comparison.arms, request, narrator)
+    notes = (*comparison.notes, *([ON_NOTE] if request.on else []))
+    return replace(comparison, arms=arms, warnings=(*comparison.warnings, *warnings), notes=notes)
 
 
 def _check_files(request: CompareRequest) -> None:
@@ -180,8 +186,10 @@ def _check_files(request: CompareRequest) -> None:
         check_matplotlib("--report FILE.html")
 
 
-def compare_runs(paths: Sequence[Path]) -> Comparison:
+def compare_runs(paths: Sequence[Path], *, on_other_data: bool = False) -> Comparison:
     """Hold every arm against the first one: of run folders, checkpoints in them, or folders of runs.
+
+    If they are then evaluated `on_other_data`, an arm may have been trained on data that is not the baseline's.
 
     Raises:
         ConfigError: too few paths, or runs whose losses are not comparable.
@@ -196,8 +204,10 @@ def compare_runs(paths: Sequence[Path]) -> Comparison:
     if len(arms) < 2:
         raise InvalidInputError(f"nothing is left to compare with {arms[0].name!r}: {'; '.join(warnings)}")
     histories = [history for arm in arms for history in arm.histories]
-    for other in histories[1:]:
-        refuse_incomparable(histories[0], other)
+    for arm in arms:
+        refuse_incomparable(histories[0], arm.first.history, on_other_data=on_other_data, advice=ON_ADVICE)
+        for other in arm.histories[1:]:
+            refuse_incomparable(arm.first.history, other)
     baseline = arms[0]
     compared = (baseline, *(arm.against(baseline).judged_beside(histories) for arm in arms[1:]))
     criteria = tuple(criterion for arm in compared[1:] for criterion in success_criteria(baseline, arm))

@@ -10,7 +10,7 @@ import re
 from collections.abc import Mapping, Sequence
 from itertools import takewhile
 
-from ppdgrow.comparison.columns import Layout, arm_rows
+from ppdgrow.comparison.column import Layout, arm_rows
 from ppdgrow.comparison.compare import Comparison
 from ppdgrow.comparison.criteria import NO_INSERTION_SPIKE, ONE_SEED, UNGROWN, Criterion
 from ppdgrow.comparison.figures import NOTHING, exact, format_gain, interval
