@@ -246,7 +246,8 @@ def decide(request: CompareRequest, narrator: Narrator) -> Comparison:
         DivergedError: the loss of trial or twin is not finite.
     """
     given = [*request.paths, *([] if request.twin is None else [request.twin])]
-    histories = name_histories([read_history(path) for path in given])
+    known = models_before(request, narrator)
+    histories = name_histories([known[path] if path in known else read_history(path) for path in given])
     parent, trial = histories[:2]
     twin = None if request.twin is None else histories[2]
     for other in histories[1:]:
