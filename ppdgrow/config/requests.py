@@ -66,7 +66,7 @@ class TrainRequest(Request):
     lr: Any = recipe_key("train.lr")
     batch_size: Any = recipe_key("train.batch_size")
     pair_lr: Any = recipe_key("train.pair_lr", metavar="FACTOR")
-    only: Any = recipe_key("train.only", "Train all, or the newest blocks only.")
+    only: Any = recipe_key("train.only", "Train all, the newest blocks only, or some by their ids, such as l5,l6.")
     grow_to: int | None = option("Growth", "LAYERS", least=1)
     """Grow to so many layers within this run; kept without a judgement."""
     grow_at: str | int | None = option(
