@@ -191,12 +191,14 @@ def test_each_run_reads_the_test_split_by_its_own_tokenizer(ppdgrow: Command) ->
 
 @pytest.mark.usefixtures("runs")
 def test_a_table_is_read_as_the_run_that_was_trained_on_it_reads_it(ppdgrow: Command) -> None:
-    rows = [f"{number},{line}" for number, line in enumerate(Path("prose/text.txt").read_text().splitlines())]
-    Path("t.csv").write_text("\n".join(["number,body", *rows]).replace("number", "text", 1))
+    lines = Path("prose/text.txt").read_text().splitlines()
+    Path("t.csv").write_text("\n".join(["text,body", *(f"t{number},{line}" for number, line in enumerate(lines))]))
+    Path("u.csv").write_text("\n".join(["words", *lines]))
     ppdgrow("train --data t.csv -o data.text_column=body --layers 1 --steps 4 --out table", *TINY)
-    document = ppdgrow("compare table base --on t.csv --json").document
+    document = ppdgrow("compare table base --on t.csv --on u.csv --json").document
     assert document["runs"][0]["on"]["t.csv"] == document["runs"][0]["validation"]
-    assert document["arms"][1]["on"]["t.csv"]["difference"] is not None, "the same column"
+    assert document["arms"][1]["on"]["t.csv"]["difference"] is not None, "the same column, not that of the best name"
+    assert document["arms"][1]["on"]["u.csv"]["difference"] is not None, "whose only column has another name"
 
 
 @pytest.mark.usefixtures("runs")
