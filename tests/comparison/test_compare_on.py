@@ -23,7 +23,7 @@ from synthetic_wikitext import write_wikitext
 import ppdgrow as package
 from ppdgrow.checkpoint import append_jsonl, read_jsonl
 from ppdgrow.comparison.compare import Comparison, compare_runs
-from ppdgrow.comparison.criteria import NO_INSERTION_SPIKE, OTHER_DATA
+from ppdgrow.comparison.criteria import NO_INSERTION_SPIKE, OTHER_EXAMPLES
 from ppdgrow.comparison.measures import FiguresOn
 from ppdgrow.comparison.report import report_page
 from ppdgrow.comparison.tables import comparison_rows
@@ -170,6 +170,12 @@ def test_losses_by_other_tokenizers_do_not_compare_and_bits_per_byte_do(ppdgrow:
     bits = on[1]["bits_per_byte"]["mean"] - on[0]["bits_per_byte"]["mean"]
     assert on[1]["bits_per_byte_difference"]["mean"] == pytest.approx(bits)
     assert rows["bits per byte on stdlib against baseline"] == f"{bits:+.4f}"
+
+    document = ppdgrow("compare base scratch --on stdlib --json").document
+    byte, bpe = (run["on"]["stdlib"]["bits_per_byte"] for run in document["runs"])
+    on = document["arms"][1]["on"]["stdlib"]
+    assert (on["difference"], on["bits_per_byte_difference"]["values"]) == (None, [bpe - byte])
+    assert "data drawn, not prose, tokenizer bpe:270, not byte" in document["warnings"][0]
 
     # Negative control: of one tokenizer.
     told = ppdgrow("compare parent adapted --on stdlib")
@@ -484,9 +490,9 @@ def test_what_adapting_cost_is_held_against_the_model_before(runs: Path, ppdgrow
     assert cost["values"] == [loss - parent["validation"]["loss"] for loss in own], "both seeds, against their parent"
     assert [run["on"]["drawn"] for run in adapted] == [run["validation"] for run in adapted]
     assert document["arms"][1]["loss_difference"] is None
-    assert {criterion["note"] for criterion in document["criteria"][1:]} == {OTHER_DATA}
+    assert {criterion["note"] for criterion in document["criteria"][1:]} == {OTHER_EXAMPLES}
     assert {criterion["passed"] for criterion in document["criteria"]} == {None}
-    told = "adapted: trained on other data than base (drawn, not prose): nothing but the figures on one and the same"
+    told = "adapted: its losses are of other examples than those of base (data drawn, not prose): only those on"
     assert [warning[: len(told)] for warning in document["warnings"]] == [told]
     refused = ppdgrow("compare base adapted", code=2).stderr
     assert "data: 'prose' and 'drawn'" in refused
@@ -504,7 +510,7 @@ def test_nothing_of_other_data_is_held_against_the_baseline(tmp_path: Path) -> N
     assert (arm.loss_difference, arm.accuracy_difference, arm.runs[0].equal) == (None, None, None)
     assert [arm.cost_to_loss(axis) for axis in ("steps", "flops", "seconds")] == [None] * 3
     assert {c.passed for c in found.criteria} == {None}
-    assert {c.note for c in found.criteria if c.name != NO_INSERTION_SPIKE} == {OTHER_DATA}
+    assert {c.note for c in found.criteria if c.name != NO_INSERTION_SPIKE} == {OTHER_EXAMPLES}
     rows = {row[0]: row[1:] for row in comparison_rows(found).rows}
     assert rows["validation loss"] == ("4.0000", "2.0000")
     assert {rows[f"{axis} to equal loss"] for axis in ("steps", "FLOPs", "wall-clock")} == {("-", "-")}
@@ -514,12 +520,21 @@ def test_nothing_of_other_data_is_held_against_the_baseline(tmp_path: Path) -> N
     assert {row[0]: row[1:] for row in comparison_rows(same).rows}["FLOPs to equal loss"] == ("-", "1.50")
 
 
-def test_coding_and_the_runs_of_one_arm_stay_comparable(tmp_path: Path) -> None:
+def test_runs_of_one_task_are_evaluated_however_their_own_examples_are_coded(tmp_path: Path) -> None:
     base = write_run(tmp_path / "base", {20: 4.0})
     for key, value in (("sequence_length", 8), ("tokenizer", "word")):
         other = write_run(tmp_path / key, {20: 4.0}, identity={key: value})
-        with pytest.raises(ConfigError, match="cannot compare"):
-            compare_runs([base, other], on_other_data=True)
+        with pytest.raises(ConfigError, match=f"{key.replace('_', ' ')}: .* or evaluate both on one with --on DATA"):
+            compare_runs([base, other])
+        found = compare_runs([base, other], on_other_data=True)
+        assert found.arms[1].loss_difference is None
+        assert f"({key.replace('_', ' ')} {value}, not" in found.warnings[0]
+    with pytest.raises(ConfigError, match=r"task: 'lm' and 'mlm'\): give runs on .* and task$"):
+        compare_runs([base, write_run(tmp_path / "mlm", {20: 4.0}, task="mlm")], on_other_data=True)
+
+
+def test_the_runs_of_one_arm_are_on_the_same_examples(tmp_path: Path) -> None:
+    base = write_run(tmp_path / "base", {20: 4.0})
     of_other_data(tmp_path, "mixed/one")
     write_run(tmp_path / "mixed/two", {30: 2.0}, seed=1)
     with pytest.raises(ConfigError, match=r"cannot compare 'one' with 'two'.*sequence length and task$"):
