@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Annotated, Any, TypeVar
@@ -33,7 +33,7 @@ from ppdgrow.checkpoint.shards import (
     write_safetensors,
     write_weights,
 )
-from ppdgrow.config.architecture import Architecture
+from ppdgrow.config.architecture import Architecture, PretrainedArchitecture
 from ppdgrow.config.base import FORMAT, FormatNumber
 from ppdgrow.config.state import TrainerState
 from ppdgrow.errors import InvalidInputError, StorageError
@@ -58,7 +58,7 @@ class Checkpoint:
     `moments` holds optimizer state by parameter name and key (AdamW: `exp_avg`, `exp_avg_sq`, `step`), `rng` the random
     streams by name, `tokenizer` the JSON of the tokenizer, None where the data needs no file for it. Of the file that
     the weights were read from, `stored` is their type, `shards` which file holds which tensor, empty for a single one:
-    a tensor keeps its shard for life.
+    a tensor keeps its shard for life. `files` are further ones that belong to the model, by name.
     """
 
     architecture: Architecture
@@ -69,6 +69,7 @@ class Checkpoint:
     tokenizer: str | None
     stored: torch.dtype = torch.float32
     shards: Mapping[str, str] = field(default_factory=dict)
+    files: Mapping[str, bytes] = field(default_factory=dict)
 
 
 class _ListedFile(BaseModel, strict=True):
@@ -97,6 +98,8 @@ def write_checkpoint(folder: Path, checkpoint: Checkpoint, *, shard_bytes: int =
     with new_folder(folder) as temporary:
         for name, text in _texts(checkpoint).items():
             (temporary / name).write_text(text, encoding="utf-8", newline="")
+        for name, content in checkpoint.files.items():
+            (temporary / name).write_bytes(content)
         write_safetensors(_trainer_tensors(checkpoint), temporary / TRAINER_TENSORS)
         write_weights(checkpoint.tensors, temporary, shard_bytes=shard_bytes, assignment=checkpoint.shards)
         sizes = {path.name: path.stat().st_size for path in temporary.iterdir()}
@@ -110,6 +113,7 @@ def checkpoint_bytes(checkpoint: Checkpoint) -> int:
     Exact for weights in one file; shards have a header each and an index, a few hundred bytes a tensor.
     """
     sizes = {name: len(text.encode("utf-8")) for name, text in _texts(checkpoint).items()}
+    sizes |= {name: len(content) for name, content in checkpoint.files.items()}
     sizes[TRAINER_TENSORS] = safetensors_bytes(_trainer_tensors(checkpoint))
     sizes[SINGLE] = safetensors_bytes(checkpoint.tensors)
     return sum(sizes.values()) + len(_manifest_text(sizes, dict.fromkeys(sizes, "0" * 64)))
@@ -117,7 +121,7 @@ def checkpoint_bytes(checkpoint: Checkpoint) -> int:
 
 def _texts(checkpoint: Checkpoint) -> dict[str, str]:
     texts = {
-        CONFIG: json_text(checkpoint.architecture.model_dump(mode="json")),
+        CONFIG: json_text(config_document(checkpoint.architecture)),
         STATE: json_text(checkpoint.state.model_dump(mode="json")),
     }
     return texts if checkpoint.tokenizer is None else texts | {TOKENIZER: checkpoint.tokenizer}
@@ -147,6 +151,8 @@ def _check_space(folder: Path, needed: int) -> None:
 def read_checkpoint(folder: Path, *, optimizer: bool = True) -> Checkpoint:
     """Read and verify a checkpoint folder; weights and optimizer state are fp32, whatever they are stored in.
 
+    The weights of a model of Transformers, of which frozen ones keep the type of their folder, are as they are stored.
+
     Args:
         folder: the checkpoint folder.
         optimizer: also read optimizer state and random streams.
@@ -165,8 +171,12 @@ def read_checkpoint(folder: Path, *, optimizer: bool = True) -> Checkpoint:
             moments.setdefault(name, {})[kind] = tensor.float()
     weights = read_weights(folder)
     stored = next((tensor.dtype for tensor in weights.values()), torch.float32)
-    tensors = {name: tensor.float() for name, tensor in weights.items()}
-    return Checkpoint(architecture, tensors, moments, rng, state, tokenizer, stored, weight_files(folder))
+    foreign = isinstance(architecture, PretrainedArchitecture)
+    tensors = weights if foreign else {name: tensor.float() for name, tensor in weights.items()}
+    shards = weight_files(folder)
+    own = {MANIFEST, CONFIG, STATE, TRAINER_TENSORS, TOKENIZER, INDEX, SINGLE, *shards.values()}
+    files = {name: plain_file(folder, name).read_bytes() for name in _listed_files(folder) if name not in own}
+    return Checkpoint(architecture, tensors, moments, rng, state, tokenizer, stored, shards, files)
 
 
 def verify(folder: Path) -> tuple[Architecture, TrainerState, str | None]:
@@ -224,6 +234,8 @@ def _verify_bytes(path: Path, expected: _ListedFile) -> None:
 
 def _verify_weights(path: Path, architecture: Architecture, weights: Mapping[str, TensorHeader]) -> None:
     """Hold the headers of weights against the architecture, without allocating what either of them claims."""
+    if isinstance(architecture, PretrainedArchitecture):
+        return  # whoever builds it with Transformers says which tensor is missing
     dtypes = sorted({header.dtype for header in weights.values()})
     if not any(map(NAMES.block_of, weights)):
         return  # not weights of a model; whoever builds one says which tensor is missing
@@ -270,19 +282,30 @@ def _read_text(path: Path) -> str:
 
 def read_config(folder: Path) -> Architecture:
     """The architecture of a checkpoint, without its tensors; an `InvalidInputError` if config.json is not one."""
-    return _read_model(Architecture, plain_file(folder, CONFIG))
+    path = plain_file(folder, CONFIG)
+    document = read_json(path)
+    if not isinstance(document, dict) or "model_type" not in document:
+        return _validated(Architecture.model_validate, path, document)
+    return _validated(PretrainedArchitecture.from_document, path, document)
+
+
+def config_document(architecture: Architecture) -> dict[str, Any]:
+    """What config.json says of it: for a model of Transformers its own config, else the architecture itself."""
+    if isinstance(architecture, PretrainedArchitecture):
+        return architecture.document()
+    return architecture.model_dump(mode="json")
 
 
 def read_state(folder: Path) -> TrainerState:
     """The trainer state of a checkpoint, without its tensors; an `InvalidInputError` if the file is not one."""
-    return _read_model(TrainerState, plain_file(folder, STATE))
+    path = plain_file(folder, STATE)
+    return _validated(TrainerState.model_validate, path, read_json(path))
 
 
-def _read_model(model: type[_Model], path: Path) -> _Model:
-    document = read_json(path)
+def _validated(make: Callable[[Any], _Model], path: Path, document: Any) -> _Model:
     _refuse_newer(path, document)
     try:
-        return model.model_validate(document)
+        return make(document)
     except ValidationError as error:
         first = error.errors(include_url=False)[0]
         where = ".".join(map(str, first["loc"])) or "the document"

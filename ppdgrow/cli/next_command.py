@@ -11,6 +11,7 @@ from ppdgrow.checkpoint.events import TrainEvent
 from ppdgrow.checkpoint.lineage import by_hand, insertions, lineage_up_to, steps_to_go
 from ppdgrow.comparison.compare import Comparison
 from ppdgrow.comparison.history import RunHistory
+from ppdgrow.config.architecture import PretrainedArchitecture
 from ppdgrow.config.requests import CompareRequest, GrowRequest, ProbeRequest, TrainRequest
 from ppdgrow.console import Narrator
 from ppdgrow.training.context import resolved_recipe
@@ -31,6 +32,10 @@ def propose_after(
     architecture, state, recipe = read_config(folder), read_state(folder), resolved_recipe(run).recipe
     name = name_of(run, folder)
     lineage = lineage_up_to(run.growth_path, state.step)
+    if isinstance(architecture, PretrainedArchitecture):
+        first = next((event.parent for event in lineage if isinstance(event, TrainEvent)), None)
+        paths = (word(Path(first)), name) if first is not None and Path(first).exists() else (name,)
+        return narrator.propose("next, hold it against the model before", ("compare", *paths))
     train = ("train", name, "--steps", str(steps_to_go(lineage, state.step, recipe.train.steps)), *flags)
     changes = by_hand(lineage)
     trained = bool(changes) and isinstance(changes[-1], TrainEvent)

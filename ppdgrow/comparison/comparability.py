@@ -76,12 +76,12 @@ def warnings_of(history: RunHistory) -> Iterator[str]:
         yield history.cut_short
     elif history.untrained:
         yield f"not trained since it was grown at step {history.step:,}: train it first"
-    elif not history.decayed:
+    elif not history.decayed and not history.is_folder:
         yield "the learning rate is not decayed at the end, so the last loss is not the best"
     checkpoint = f"the checkpoint is at step {history.step:,}"
     if history.final.step < history.step:
         yield f"last evaluated at step {history.final.step:,}, {checkpoint}"
-    last = int(history.metrics.steps[-1])
+    last = int(history.metrics.steps.max(initial=0))
     if last < history.step:
         yield f"the metrics end at step {last:,}, {checkpoint}: spikes in between are not counted"
     if history.recipe is None:

@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any
 
 from ppdgrow.comparison.arms import name_histories, read_arms
@@ -28,6 +29,7 @@ from ppdgrow.comparison.front import Pays
 from ppdgrow.comparison.history import RunHistory, read_history
 from ppdgrow.comparison.identity import refuse_incomparable
 from ppdgrow.comparison.measures import ComparedArm, ComparedRun, several_seeds
+from ppdgrow.comparison.pretrained import models_before
 from ppdgrow.config.growth import TrialConfig
 from ppdgrow.config.requests import CompareRequest
 from ppdgrow.config.state import Cost
@@ -121,13 +123,18 @@ class Comparison:
         return min(known) if known and len(known) == len(gains) else None
 
     def verdict_on(self, arm: ComparedArm) -> Verdict | None:
-        """The verdict on one arm by its own criteria; None for the baseline."""
+        """The verdict on one arm by its own criteria; None for the baseline, and where nothing can be judged.
+
+        That is so beside a folder of Transformers, which was not trained here, without an ungrown control.
+        """
         own = [criterion for criterion in self.criteria if criterion.run == arm.name]
-        return None if arm.is_baseline else verdict_of(own)
+        judged = [criterion for criterion in own if criterion.passed is not None]
+        beside_folder = any(run.beside_folder for run in arm.runs)
+        return None if arm.is_baseline or (beside_folder and not judged) else verdict_of(own)
 
     def columns(self, layout: Layout) -> list[Column]:
         controls = {arm.name: "control" for arm in self.arms if self.grown and arm.pay_off is None}
-        verdicts = {arm.name: self.verdict_on(arm) or "baseline" for arm in self.arms} | controls
+        verdicts = {arm.name: self.verdict_on(arm) or "not judged" for arm in self.arms} | controls
         verdicts[self.baseline.name] = "baseline"
         found = columns(self.arms, verdicts if self.decision is None else None)
         return [column for column in found if column.layouts & layout]
@@ -164,7 +171,7 @@ def compare(request: CompareRequest, narrator: Narrator) -> Comparison:
     if request.accept:
         return decide(request, narrator)
     _check_files(request)
-    comparison = compare_runs(request.paths, on_other_data=bool(request.on))
+    comparison = compare_runs(request.paths, models_before(request, narrator), on_other_data=bool(request.on))
     if not request.test and not request.on:
         return comparison
     arms, warnings = evaluate_arms(comparison.arms, request, narrator)
@@ -186,10 +193,13 @@ def _check_files(request: CompareRequest) -> None:
         check_matplotlib("--report FILE.html")
 
 
-def compare_runs(paths: Sequence[Path], *, on_other_data: bool = False) -> Comparison:
+def compare_runs(
+    paths: Sequence[Path], known: Mapping[Path, RunHistory] = MappingProxyType({}), *, on_other_data: bool = False
+) -> Comparison:
     """Hold every arm against the first one: of run folders, checkpoints in them, or folders of runs.
 
-    If they are then evaluated `on_other_data`, an arm may have been trained on data that is not the baseline's.
+    `known` are the histories of paths that are no runs. If all are then evaluated `on_other_data`, an arm may have been
+    trained on data that is not the baseline's.
 
     Raises:
         ConfigError: too few paths, or runs whose losses are not comparable.
@@ -200,7 +210,7 @@ def compare_runs(paths: Sequence[Path], *, on_other_data: bool = False) -> Compa
             f"found {len(paths)} path{'' if len(paths) == 1 else 's'}, expected a baseline and at least one other run "
             "(or folder of runs) to compare"
         )
-    arms, warnings = read_arms(paths)
+    arms, warnings = read_arms(paths, known)
     if len(arms) < 2:
         raise InvalidInputError(f"nothing is left to compare with {arms[0].name!r}: {'; '.join(warnings)}")
     histories = [history for arm in arms for history in arm.histories]
@@ -236,7 +246,8 @@ def decide(request: CompareRequest, narrator: Narrator) -> Comparison:
         DivergedError: the loss of trial or twin is not finite.
     """
     given = [*request.paths, *([] if request.twin is None else [request.twin])]
-    histories = name_histories([read_history(path) for path in given])
+    known = models_before(request, narrator)
+    histories = name_histories([known[path] if path in known else read_history(path) for path in given])
     parent, trial = histories[:2]
     twin = None if request.twin is None else histories[2]
     for other in histories[1:]:

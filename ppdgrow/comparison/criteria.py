@@ -99,6 +99,8 @@ def success_criteria(baseline: ComparedArm, arm: ComparedArm) -> tuple[Criterion
         _cost(new(CHEAPER_SECONDS, bound=COST_BOUND, relation="<=", unit="ratio"), arm, "seconds"),
     ]
     pays = [] if arm.pay_off is None else [_pays(of_loss(PAYS, bound=LOSS_BOUND, relation="<"), arm.pay_off)]
+    if any(run.beside_folder for run in arm.runs):  # what was not trained here has no course to be judged by
+        return tuple(pays)
     if not arm.comparable:
         of_training = [replace(criterion, passed=None, note=OTHER_EXAMPLES) for criterion in of_training]
     elif any(run.history.untrained for run in arm.runs):

@@ -93,11 +93,13 @@ def _figures(
     unwritten: list[StorageError] = []
     with narrator.progress(len(runs), source.title) as bar:
         for number, (run, own) in enumerate(zip(runs, examples, strict=True), start=1):
-            model = load_parent(run.checkpoint, optimizer=False)
+            model = load_parent(run.checkpoint, optimizer=False, task=run.architecture.task)
             say_stored_type(model.checkpoint, model.folder, narrator)
             path, key = source.log(model.run), {"checkpoint_sha256": model.digest, **source.key(own)}
             found = _recorded(path, key)
-            if found is None:
+            if found is None and run.is_folder:  # which is only read
+                found = _evaluate(run, model, own)
+            elif found is None:
                 found = _evaluate(run, model, own)
                 try:
                     append_jsonl(path, [{**key, **source.named, "figures": found.model_dump()}])

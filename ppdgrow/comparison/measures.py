@@ -67,10 +67,15 @@ class ComparedRun:
     def validation(self) -> Validation:
         return self.history.final.validation
 
+    @property
+    def beside_folder(self) -> bool:
+        """Whether it or its reference is a folder of Transformers, which has no curve and cost nothing here."""
+        return self.history.is_folder or self.reference.is_folder
+
     @cached_property
     def equal(self) -> EqualFigures | None:
         """The run against its reference; None for the runs of the baseline, and where they do not compare."""
-        alone = self.history is self.reference or not self.comparable
+        alone = self.history is self.reference or not self.comparable or self.beside_folder
         return None if alone else equal_figures(self.reference, self.history)
 
     @cached_property
@@ -103,7 +108,8 @@ class ComparedRun:
 
     def cost_to_loss(self, axis: Axis) -> float | None:
         """What it cost to reach the reference's final loss, over what it cost the reference; trials included."""
-        return cost_ratio(self.reference, self.history, axis) if self.comparable else None
+        comparable = self.comparable and not self.beside_folder
+        return cost_ratio(self.reference, self.history, axis) if comparable else None
 
 
 @dataclass(frozen=True)
@@ -135,14 +141,17 @@ class ComparedArm:
             references = {self.first.history.seeds: first}  # one run against one: the warning names their seeds
         runs = []
         for history in self.histories:
-            found = _parent_of(history, baseline.histories) or references.get(history.seeds)
+            found = (
+                first if first.is_folder else _parent_of(history, baseline.histories) or references.get(history.seeds)
+            )
             comparable = are_comparable(found or first, history)
             runs.append(ComparedRun(history, found or first, paired=found is not None, comparable=comparable))
         return replace(self, runs=tuple(runs))
 
     def judged_beside(self, histories: Sequence[RunHistory]) -> ComparedArm:
         """The arm, if it grew or tried to, with its figures against the ungrown ones of all these runs."""
-        grown = [history for history in self.histories if history.insertions or grew_in_vain(history)]
+        tried = [history for history in self.histories if history.insertions or grew_in_vain(history)]
+        grown = [history for history in tried if not history.is_folder]
         others = [history for history in histories if are_comparable(self.first.history, history)]
         return replace(self, pay_off=pay_off(grown, others)) if grown else self
 
@@ -206,6 +215,8 @@ class ComparedArm:
 
     def recorded(self, axis: Axis) -> bool:
         """Whether every pair has the costs on this axis."""
+        if any(run.beside_folder for run in self.pairs):
+            return False
         return all(recorded(history, axis) for run in self.pairs for history in (run.history, run.reference))
 
     def reached(self, axis: Axis) -> int:

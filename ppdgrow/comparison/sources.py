@@ -144,11 +144,12 @@ class Source(ABC):
         found: list[Examples] = []
         shared: dict[tuple[Any, ...], Examples] = {}
         for run in runs:
-            parent = load_parent(run.checkpoint, optimizer=False)
-            data = self.data_of(run, parent.recipe, runs)
+            parent = load_parent(run.checkpoint, optimizer=False, task=run.architecture.task)
+            own = parent.recipe if run.recipe is None else run.recipe
+            data = self.data_of(run, own, runs)
             if request.data_dir is not None:
                 data = data.model_copy(update={"directory": str(request.data_dir)})
-            recipe = parent.recipe.model_copy(update={"data": data})
+            recipe = own.model_copy(update={"data": data})
             precision = chosen_precision(parent, request.precision)
             train, coding = recipe.train, (parent.checkpoint.architecture.input, parent.checkpoint.tokenizer)
             key = (data, recipe.model.task, *coding, train.batch_size, train.eval_batches, train.accumulate)
@@ -157,8 +158,8 @@ class Source(ABC):
                     setting = Setting(device, precision, self.opened(recipe, parent, narrator), recipe)
                     batches = setting.evaluation(self.split, whole=self.whole)
                     shared[key] = Examples(setting, self.split, batches)
-            own = shared[key]
-            found.append(replace(own, setting=replace(own.setting, precision=precision, recipe=recipe)))
+            examples = shared[key]
+            found.append(replace(examples, setting=replace(examples.setting, precision=precision, recipe=recipe)))
         return found
 
 

@@ -5,7 +5,8 @@ An explicit, ordered list of blocks with stable ids: growth only adds ids, remov
 
 from __future__ import annotations
 
-from typing import Literal
+import re
+from typing import Any, Literal
 
 from pydantic import Field, model_validator
 
@@ -14,6 +15,7 @@ from ppdgrow.config.kinds import FAMILIES, KINDS, Family, Task
 from ppdgrow.config.schema import ModelConfig, StreamName
 
 PairState = Literal["tied", "untied"]
+OWN_KEY = "ppdgrow"  # of a config.json of Transformers
 
 
 class TokenInput(Frozen):
@@ -147,7 +149,60 @@ class Architecture(Frozen):
 
     def with_blocks(self, blocks: tuple[BlockSpec, ...]) -> Architecture:
         """The same model over another block list, validated anew."""
-        return Architecture.model_validate({**dict(self), "blocks": blocks})
+        return type(self).model_validate({**dict(self), "blocks": blocks})
+
+
+class PretrainedArchitecture(Architecture):
+    """A model of Transformers, by its own config, with what cannot be known of it without that library.
+
+    Args:
+        config: config.json as Transformers reads it.
+        layers_prefix: what the names of the layers' tensors begin with, before the number, such as `model.layers.`.
+        parameters: stored ones, tied ones once.
+        longest: the most positions that it takes, if there is a limit.
+        forward_flops: per token, in a sequence of `input.sequence_length`.
+        newest: ids of the blocks that were grown since the model was last trained.
+        drawn: names of the parameters that the folder lacked, such as those of a new head.
+    """
+
+    family: Literal["pretrained"] = "pretrained"
+    stream: Literal["residual"] = "residual"
+    heads: PositiveInt = 1
+    ffn_multiplier: PositiveInt = 1
+    norm: Literal["layer", "rms"] = "layer"
+    dropout: float = 0.0
+    tie_embeddings: bool = False
+    input: TokenInput
+    config: dict[str, Any]
+    layers_prefix: str
+    parameters: PositiveInt
+    forward_flops: PositiveInt
+    longest: PositiveInt | None = None
+    newest: tuple[str, ...] = Field((), strict=False)
+    drawn: tuple[str, ...] = Field((), strict=False)
+
+    @classmethod
+    def from_document(cls, document: dict[str, Any]) -> PretrainedArchitecture:
+        """Of the config.json of a checkpoint; pydantic's errors where it lacks what `document` adds."""
+        own = document.get(OWN_KEY)
+        training = own.get("training") if isinstance(own, dict) else None
+        rest = {key: value for key, value in own.items() if key != "training"} if isinstance(own, dict) else {}
+        config = {key: value for key, value in document.items() if key != OWN_KEY} | ({OWN_KEY: rest} if rest else {})
+        return cls.model_validate({**(training if isinstance(training, dict) else {}), "config": config})
+
+    def document(self) -> dict[str, Any]:
+        """The config, as Transformers reads it, with the rest under a key of its own."""
+        training = self.model_dump(mode="json", exclude={"config"})
+        return {**self.config, OWN_KEY: {**self.config.get(OWN_KEY, {}), "training": training}}
+
+    @property
+    def newest_ids(self) -> frozenset[str]:
+        return frozenset(self.newest)
+
+    def block_of(self, name: str) -> str | None:
+        """The id of the layer or pair to which a parameter belongs, if to any."""
+        found = re.match(re.escape(self.layers_prefix) + r"([0-9]+)\.(?:pairs\.([^.]+)\.)?", name)
+        return None if found is None else found[2] or f"l{int(found[1]) + 1}"
 
 
 def new_architecture(model: ModelConfig, task: Task, input_spec: InputSpec) -> Architecture:

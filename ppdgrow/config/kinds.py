@@ -11,7 +11,7 @@ from typing import Annotated, Literal
 
 from pydantic import AfterValidator, WithJsonSchema
 
-Family = Literal["transformer", "mlp", "sequence"]
+Family = Literal["transformer", "mlp", "sequence", "pretrained"]
 Task = Literal["lm", "mlm", "classify"]
 
 # Data sets by name; every other `data.name` is a path.
@@ -19,6 +19,7 @@ DATA_NAMES = ("stdlib", "wikitext2", "cifar10", "digits")
 
 TOKENS = ("transformer", "sequence")
 ALL = ("transformer", "mlp", "sequence")
+PRETRAINED = "pretrained"  # the family of models of Transformers, which are never trained from scratch here
 # A rule that picks a kind, where `--pair` takes one.
 ATTENTION_FIRST = "attention-first"
 
@@ -39,12 +40,12 @@ class Kind:
 
 
 KINDS: dict[str, Kind] = {
-    "ffn": Kind(("mlp", "mlp"), ALL),
-    "attention": Kind(("attention", "mlp"), TOKENS, heads=True),
+    "ffn": Kind(("mlp", "mlp"), (*ALL, PRETRAINED)),
+    "attention": Kind(("attention", "mlp"), (*TOKENS, PRETRAINED), heads=True),
     "recurrent": Kind(("recurrence", "mlp"), TOKENS),
     "convolution": Kind(("convolution", "mlp"), TOKENS),
     "depthwise": Kind(("depthwise", "depthwise"), ALL, on_vectors=("affine", "affine")),
-    "orthogonal": Kind(("orthogonal",), ALL),
+    "orthogonal": Kind(("orthogonal",), (*ALL, PRETRAINED)),
     "linear": Kind(("linear",), ALL),
 }
 PAIR_NAMES = (*KINDS, ATTENTION_FIRST)
@@ -98,6 +99,13 @@ FAMILIES: dict[str, FamilyRules] = {
             embeddings={"tokens": "tokens"},
             ignored=("model.patch_size",),
             mixers=_MIXERS,
+        ),
+        FamilyRules(
+            PRETRAINED,
+            layers=("attention",),
+            tasks=("lm", "mlm"),
+            embeddings={"tokens": "tokens"},
+            ignored=("model.mixer", "model.patch_size"),
         ),
     )
 }

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 from typing import Annotated, Any, Literal
 
@@ -9,7 +10,7 @@ from pydantic import Field, field_validator, model_validator
 
 from ppdgrow.config.base import Fraction, Frozen, NonNegativeInt, PositiveInt, key
 from ppdgrow.config.growth import GrowthConfig
-from ppdgrow.config.kinds import FAMILIES, KINDS, Family, Task
+from ppdgrow.config.kinds import FAMILIES, KINDS, PRETRAINED, Family, Task
 
 StreamName = Literal["coupled", "residual"]
 Beta = Annotated[float, Field(ge=0.0, lt=1.0)]
@@ -19,7 +20,9 @@ class ModelConfig(Frozen):
     """The shape of a model built from scratch."""
 
     family: Family = key(
-        "transformer", "transformer, mlp (whole images) or sequence (a causal mixer that is not attention)"
+        "transformer",
+        "transformer, mlp (whole images) or sequence (a causal mixer that is not attention); pretrained: of a "
+        "folder of Transformers",
     )
     stream: StreamName = key("coupled", "coupled halves, or residual: the standard same-width layer")
     task: Task | None = key(None, "null: from the data")
@@ -83,6 +86,8 @@ class DataConfig(Frozen):
         if value is None or value in ("byte", "word"):
             return value
         name, _, size = value.partition(":")
+        if name == PRETRAINED and re.fullmatch(r"[0-9a-f]{8}", size):  # the first digits of its digest
+            return value
         if name == "bpe" and size.isascii() and size.isdigit() and 257 <= int(size) <= 2**20:
             return value
         raise ValueError(f"found {value!r}, expected byte, word or bpe:N with N at least 257, such as bpe:4096")

@@ -22,7 +22,7 @@ from ppdgrow.data.batches import NO_TARGET, Batch, Examples, evenly_spread, to_d
 from ppdgrow.data.dataset import Dataset, Split
 from ppdgrow.data.token_cache import cached_tokenizer, cached_tokens
 from ppdgrow.data.tokenization import Tokenizer, load_tokenizer
-from ppdgrow.errors import InvalidInputError
+from ppdgrow.errors import ConfigError, InvalidInputError
 
 MASK_SHARE = 0.8
 RANDOM_SHARE = 0.1
@@ -39,10 +39,15 @@ class TokenStream:
 
 @dataclass(frozen=True)
 class MaskedTask:
-    """Masked language modelling (BERT, Devlin et al. 2019, section 3.1); the mask's id follows those of the tokens."""
+    """Masked language modelling (BERT, Devlin et al. 2019, section 3.1).
+
+    `mask_id` replaces tokens, `frame` are the first and the last token of every sequence, if it has such.
+    """
 
     num_tokens: int
     fraction: float
+    mask_id: int
+    frame: tuple[int, int] | None = None
 
     def draw(self, shape: tuple[int, int], draw: torch.Generator) -> tuple[Tensor, Tensor]:
         """Which positions `(B, T)` take a loss, and the ids `(B, T)` that replace tokens, -1 where a token stays.
@@ -51,10 +56,12 @@ class MaskedTask:
         become the mask, 10 % a random token, 10 % stay.
         """
         chance = torch.rand(shape, generator=draw)
+        if self.frame is not None:
+            chance[:, [0, -1]] = 2.0
         selected = (chance < self.fraction) | (chance == chance.min(dim=1, keepdim=True).values)
         fate = torch.rand(shape, generator=draw)
         random_ids = torch.randint(self.num_tokens, shape, generator=draw)
-        replacements = torch.where(fate < MASK_SHARE, self.num_tokens, random_ids)
+        replacements = torch.where(fate < MASK_SHARE, self.mask_id, random_ids)
         return selected, torch.where(selected & (fate < MASK_SHARE + RANDOM_SHARE), replacements, -1)
 
 
@@ -87,6 +94,8 @@ class TokenWindows(Examples):
         tokens = windows[:, :-1].contiguous()
         if self._masked is None:
             return Batch(tokens, windows[:, 1:].contiguous())
+        if self._masked.frame is not None:
+            tokens[:, 0], tokens[:, -1] = self._masked.frame
         drawn = self._masked.draw((len(positions), self._length), draw)
         selected, replacements = (to_device(choices, tokens.device) for choices in drawn)
         return Batch(torch.where(replacements >= 0, replacements, tokens), torch.where(selected, tokens, NO_TARGET))
@@ -120,11 +129,11 @@ class TextDataset(Dataset):
 
     @property
     def tokenizer_json(self) -> str | None:
-        return self.tokenizer.json
+        return self._given_tokenizer or self.tokenizer.json
 
     def input_spec(self, patch_size: int) -> TokenInput:
-        """Vocabulary (under `mlm` with a mask token, the last id) and sequence length."""
-        size = self.tokenizer.size + (1 if self.task == "mlm" else 0)
+        """Vocabulary (under `mlm` with a mask token, the last id if the tokenizer has none) and sequence length."""
+        size = self.tokenizer.size + (1 if self.task == "mlm" and self.tokenizer.mask_id is None else 0)
         return TokenInput(vocabulary_size=size, sequence_length=self.sequence_length)
 
     def describe(self) -> str:
@@ -156,5 +165,15 @@ class TextDataset(Dataset):
                 f"{self.name} {split}: found {len(tokens)} tokens{left_out}, expected at least {length + 1} for one "
                 "sequence: lower data.sequence_length or use more data"
             )
-        masked = MaskedTask(self.tokenizer.size, self.config.mask_fraction) if self.task == "mlm" else None
-        return TokenWindows(tokens.to(device), length, masked)
+        return TokenWindows(tokens.to(device), length, self._masked_task() if self.task == "mlm" else None)
+
+    def _masked_task(self) -> MaskedTask:
+        tokenizer = self.tokenizer
+        if tokenizer.mask_id is None:
+            return MaskedTask(tokenizer.size, self.config.mask_fraction, tokenizer.size)
+        if tokenizer.frame is not None and self.sequence_length < 3:
+            raise ConfigError(
+                f"data.sequence_length is {self.sequence_length}, of which the tokenizer's tokens at both ends leave "
+                "nothing to predict: use at least 3"
+            )
+        return MaskedTask(tokenizer.size, self.config.mask_fraction, tokenizer.mask_id, tokenizer.frame)

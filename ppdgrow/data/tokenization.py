@@ -20,6 +20,7 @@ if TYPE_CHECKING:
 
 END_OF_LINE = "<eos>"
 UNKNOWN = "<unk>"
+MASKS = ("[MASK]", "<mask>")
 CHUNK_CHARACTERS = 4_000
 PARALLEL = "TOKENIZERS_PARALLELISM"  # said outright before the library is used, as it else warns when a process forks
 
@@ -29,6 +30,8 @@ class ByteTokenizer:
 
     size = 256
     json: str | None = None
+    mask_id: int | None = None
+    frame: tuple[int, int] | None = None
 
     def encode(self, raw: bytes, name: str) -> NDArray[np.uint8]:
         return np.frombuffer(bytearray(raw), dtype=np.uint8)
@@ -39,11 +42,20 @@ class ByteTokenizer:
 
 
 class TrainedTokenizer:
-    """A tokenizer of the `tokenizers` library with ids below `size`, kept whole as its JSON."""
+    """A tokenizer of the `tokenizers` library with ids below `size`, kept whole as its JSON.
+
+    `mask_id` is that of its mask token, `frame` those of the tokens around a whole text, if it has such.
+    """
 
     def __init__(self, tokenizer: LibraryTokenizer) -> None:
         self._tokenizer = tokenizer
-        self.size = tokenizer.get_vocab_size()
+        tokenizer.no_truncation()
+        tokenizer.no_padding()
+        self.size = max(tokenizer.get_vocab().values(), default=-1) + 1
+        special = {str(token.content): number for number, token in tokenizer.get_added_tokens_decoder().items()}
+        self.mask_id = next((special[name] for name in MASKS if name in special), None)
+        around = tokenizer.encode("").ids
+        self.frame = (around[0], around[1]) if len(around) == 2 else None
         self.json = tokenizer.to_str()
 
     def encode(self, raw: bytes, name: str) -> NDArray[Any]:

@@ -13,7 +13,7 @@ from functools import partial
 from typing import Any, NamedTuple, NoReturn, Protocol
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from ppdgrow.config.schema import TrainConfig
 from ppdgrow.config.state import Ledger, Validation
@@ -24,7 +24,6 @@ from ppdgrow.engine.evaluate import Evaluation, evaluate, mean_loss
 from ppdgrow.engine.movement_check import MovementCheck
 from ppdgrow.engine.stop_flag import StopFlag, StoppedError
 from ppdgrow.errors import ConfigError, DivergedError, InterruptedRunError
-from ppdgrow.nn.model import Model
 from ppdgrow.optim.optimizer import NamedOptimizer
 from ppdgrow.optim.schedule import Schedule
 
@@ -76,7 +75,7 @@ class Engine:
         evaluated: the step of the latest evaluation, with its figures.
     """
 
-    model: Model
+    model: nn.Module
     optimizer: NamedOptimizer
     schedule: Schedule
     _: KW_ONLY

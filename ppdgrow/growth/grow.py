@@ -17,7 +17,7 @@ from ppdgrow.console import Narrator
 from ppdgrow.engine.device import autocast, resolve_device
 from ppdgrow.errors import ConfigError
 from ppdgrow.growth.expansion import Expansion, expand, measure, take_out, write_expansion
-from ppdgrow.pretrained.folder import is_pretrained
+from ppdgrow.pretrained.folder import pretrained_folder
 from ppdgrow.pretrained.library import require_transformers
 from ppdgrow.seeding import generator
 from ppdgrow.training.context import (
@@ -63,17 +63,17 @@ class GrowResult:
 
 
 def grow(request: GrowRequest, narrator: Narrator) -> GrowResult:
-    """Grow a checkpoint, or take a pair out of it, into a new run folder; a folder of Transformers into such a one.
+    """Grow a checkpoint, or take a pair out of it, into a new run folder; a model of Transformers into a folder.
 
     Raises:
         CheckFailedError: a pair changes the function; nothing is written.
         ConfigError, InvalidInputError, StorageError: as for every command.
     """
-    if is_pretrained(request.checkpoint):
-        require_transformers(request.checkpoint)
-        from ppdgrow.pretrained.grow import grow_folder
+    if (folder := pretrained_folder(request.checkpoint)) is not None:
+        require_transformers(folder)
+        from ppdgrow.growth.folder import grow_folder
 
-        grown = grow_folder(request, narrator)
+        grown = grow_folder(request, folder, narrator)
         return GrowResult(grown.path, grown.path, grown.event, grown.place)
     if request.layer_path is not None:
         raise ConfigError("--layer-path is for a folder of Transformers: leave it out for a run")

@@ -12,9 +12,9 @@ from ppdgrow.checkpoint.lineage import own_events
 from ppdgrow.config.state import Ledger
 from ppdgrow.growth.timeline import decision_lines, ledger_line, timeline
 from ppdgrow.growth.trial_round import Round
-from ppdgrow.nn.model import Model
 from ppdgrow.training.context import RunContext
 from ppdgrow.training.growth_schedule import GrowthSchedule
+from ppdgrow.training.models import AnyModel
 from ppdgrow.training.resume import Start, start_from
 from ppdgrow.training.trainer import Trainer
 
@@ -29,7 +29,7 @@ class ProgressiveRun:
     layers: int
     _begun: Trainer | None = field(default=None, init=False)
 
-    def begin(self, start: Start, model: Model | None) -> None:
+    def begin(self, start: Start, model: AnyModel | None) -> None:
         """Take `start` up. A caller that lets go of it and its model has a growth free their memory."""
         self._begun = self._trainer(start, model)
 
@@ -61,7 +61,7 @@ class ProgressiveRun:
             trainer = self._trainer(start_from(read_checkpoint(newest)))
             self.context.narrator.say(ledger_line(trainer.engine.ledger))
 
-    def _trainer(self, start: Start, model: Model | None = None) -> Trainer:
+    def _trainer(self, start: Start, model: AnyModel | None = None) -> Trainer:
         header = self.header if self.growth_schedule.entries else None
         return Trainer(self.context, self.run, start, pair_lr=self._pair_lr(), model=model, header=header)
 

@@ -10,7 +10,7 @@ from math import prod
 
 from torch import nn
 
-from ppdgrow.config.architecture import Architecture, BlockSpec
+from ppdgrow.config.architecture import Architecture, BlockSpec, PretrainedArchitecture
 from ppdgrow.config.kinds import KINDS
 from ppdgrow.nn.embedding_and_head import Head, embedding_of, make_embedding, num_outputs
 from ppdgrow.nn.meta import without_memory
@@ -21,6 +21,8 @@ BACKWARD_FACTOR = 3  # forward plus a backward pass of twice its cost
 
 def count_parameters(architecture: Architecture) -> int:
     """Stored parameters; a tied pair counts its one parameter set."""
+    if isinstance(architecture, PretrainedArchitecture):
+        return architecture.parameters
     with without_memory(architecture.width):
         ends = nn.ModuleList([make_embedding(architecture), Head(architecture)])
     stored = sum(parameter.numel() for parameter in ends.parameters())
@@ -35,6 +37,8 @@ def block_parameters(architecture: Architecture, block: BlockSpec) -> int:
 
 def flops_per_token(architecture: Architecture) -> int:
     """Forward FLOPs per token (per patch or vector for images, the head's share included, rounded down)."""
+    if isinstance(architecture, PretrainedArchitecture):
+        return architecture.forward_flops
     with without_memory(architecture.width):
         embedding = make_embedding(architecture)
     embed = sum(2 * module.weight.numel() for module in embedding.modules() if isinstance(module, nn.Linear))

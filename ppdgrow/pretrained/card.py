@@ -6,8 +6,8 @@ import json
 from collections.abc import Mapping
 from typing import Any
 
+from ppdgrow.config.architecture import OWN_KEY
 from ppdgrow.console.page import plain
-from ppdgrow.pretrained.deeper_config import LINEAGE
 from ppdgrow.pretrained.folder import PretrainedFolder
 from ppdgrow.pretrained.write import PARENT_CARD, Grown
 from ppdgrow.provenance import provenance
@@ -24,7 +24,7 @@ def parent_name(folder: PretrainedFolder) -> str:
 def model_card(folder: PretrainedFolder, grown: Grown, config: Mapping[str, Any]) -> str:
     """Markdown for README.md, below the front matter of the parent's card."""
     made = provenance()
-    lineage = config.get(LINEAGE, {}).get("lineage", [])
+    lineage = config.get(OWN_KEY, {}).get("lineage", [])
     function = "the parent's, identical to the bit" if grown.preserves else "not the parent's: train it on"
     card = f"The parent's card is {PARENT_CARD}." if (folder.path / "README.md").is_file() else ""
     return "\n".join(

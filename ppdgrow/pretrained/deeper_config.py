@@ -7,6 +7,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from ppdgrow.config.architecture import OWN_KEY
 from ppdgrow.errors import ConfigError, InvalidInputError
 from ppdgrow.pretrained.folder import CONFIG, PretrainedFolder
 from ppdgrow.pretrained.library import load_config
@@ -17,7 +18,6 @@ PER_LAYER = re.compile(r"layer|pattern|block|^(intermediate_size|num_attention_h
 LAYER_NUMBERS = ("mlp_only_layers", "full_attn_idxs", "attn_layer_indices", "kv_source_layers", "rope_scaling_layers")
 # Options by which the number of a layer changes what it computes.
 BY_NUMBER = ("scale_attn_by_inverse_layer_idx", "apply_query_key_layer_scaling")
-LINEAGE = "ppdgrow"  # the key of what was grown; Transformers keeps keys that it does not know
 
 
 @dataclass(frozen=True)
@@ -100,13 +100,17 @@ def _differing(folder: PretrainedFolder, config: Mapping[str, Any], wanted: Mapp
     return [key for key, value in wanted.items() if found.get(key) != value]
 
 
-def with_lineage(config: dict[str, Any], stack: Stack, event: Mapping[str, Any]) -> dict[str, Any]:
-    """The config with `event` added to what was grown before, whose new layers have moved along."""
-    known = config.get(LINEAGE)
+def with_lineage(config: dict[str, Any], stack: Stack, event: Mapping[str, Any], *, trained: bool) -> dict[str, Any]:
+    """The config with `event` added to what was grown before, whose new layers have moved along.
+
+    `trained` says that the parent is a checkpoint of a run.
+    """
+    known = config.get(OWN_KEY)
     earlier = known["lineage"] if isinstance(known, dict) and isinstance(known.get("lineage"), list) else []
+    mark = {"parent_trained": True} if trained else {}
     moved = [
         {**entry, "new_layers": [stack.kept[number] for number in entry["new_layers"] if number < len(stack.kept)]}
         for entry in earlier
         if isinstance(entry, dict) and isinstance(entry.get("new_layers"), list)
     ]
-    return {**config, LINEAGE: {"lineage": [*moved, {**event, "new_layers": list(stack.new)}]}}
+    return {**config, OWN_KEY: {"lineage": [*moved, {**event, **mark, "new_layers": list(stack.new)}]}}

@@ -5,6 +5,7 @@ What ppdgrow cannot deepen is refused here: one line that says what was found an
 
 from __future__ import annotations
 
+import hashlib
 import math
 import re
 from collections.abc import Iterator, Mapping
@@ -14,9 +15,12 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any, NamedTuple
 
+from ppdgrow.atomic import sha256_file
+from ppdgrow.checkpoint import RunFolder, locate_checkpoint
 from ppdgrow.checkpoint.format import MANIFEST
 from ppdgrow.checkpoint.safe_read import MAX_JSON_BYTES, PLAIN_NAME, WAY_OUT, invalid, one_line, plain_file, read_json
 from ppdgrow.checkpoint.shards import INDEX, SINGLE, read_header, weight_files
+from ppdgrow.config.architecture import OWN_KEY
 from ppdgrow.errors import ConfigError, InvalidInputError
 from ppdgrow.pretrained.families import FAMILIES, Family
 from ppdgrow.pretrained.library import load_config
@@ -90,6 +94,12 @@ class PretrainedFolder:
         return self.config["model_type"] == GROWN
 
     @property
+    def is_trained(self) -> bool:
+        """Whether it is a checkpoint of a run."""
+        own = self.config.get(OWN_KEY)
+        return isinstance(own, dict) and "training" in own
+
+    @property
     def family(self) -> Family | None:
         return FAMILIES.get(self.model_type)
 
@@ -126,6 +136,14 @@ class PretrainedFolder:
         prefix = f"{self.layers}{index}."
         return {name.removeprefix(prefix): entry for name, entry in self.entries.items() if name.startswith(prefix)}
 
+    def digest(self) -> str:
+        """sha256 over those of config.json and of the weight files."""
+        whole = hashlib.sha256()
+        with reading(self.path):
+            for name in (CONFIG, *self.files):
+                whole.update(f"{name} {sha256_file(plain_file(self.path, name))}\n".encode())
+        return whole.hexdigest()
+
     def read(self, name: str) -> Iterator[bytes]:
         """The bytes of a tensor, some at a time."""
         entry = self.entries[name]
@@ -154,10 +172,29 @@ def is_pretrained(path: Path) -> bool:
         return False  # a checkpoint of a run
     if (path / SINGLE).exists() or (path / INDEX).exists():
         return True  # whatever its config.json says
+    return _names_model_type(path)
+
+
+def _names_model_type(path: Path) -> bool:
     try:
         return b'"model_type"' in (path / CONFIG).read_bytes()[:MAX_JSON_BYTES]
     except OSError:
         return False
+
+
+def pretrained_folder(path: Path) -> Path | None:
+    """The folder of Transformers that a path stands for: itself, or of a run that trained one its newest checkpoint.
+
+    Raises:
+        InvalidInputError: no checkpoint of such a run is whole.
+    """
+    if is_pretrained(path):
+        return path
+    try:
+        newest = (RunFolder(path).checkpoints() or [path])[-1]
+    except OSError:
+        return None
+    return locate_checkpoint(path)[1] if _names_model_type(newest) else None
 
 
 def snapshot(path: Path) -> Path:

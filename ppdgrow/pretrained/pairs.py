@@ -83,7 +83,7 @@ def grow_pairs(
         "scale": scale,
         "seed": seed,
     }
-    base = with_lineage(base, Stack(tuple(range(folder.num_layers)), ()), event)
+    base = with_lineage(base, Stack(tuple(range(folder.num_layers)), ()), event, trained=folder.is_trained)
     config = modeling.grown_dict(folder.model_type, base, parent.pairs([*known, *new]))
     values = PairValues(parent, config, "random" if source == "random" else "slice", scale, seed)
     values.refuse_other_heads()

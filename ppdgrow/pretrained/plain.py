@@ -118,7 +118,7 @@ def grow_plain(
         "layers_before": grown.layers_before,
         **({"seed": seed} if way.draws else {}),
     }
-    config = with_lineage(config, stack, event)
+    config = with_lineage(config, stack, event, trained=folder.is_trained)
     left = write_grown(
         folder,
         out,

@@ -74,7 +74,7 @@ def remove_pairs(
     )
     event = {"method": "remove", "parent": parent_name(folder), "ids": list(grown.ids)}
     base = {key: value for key, value in folder.parent_config.items() if key != "model_type"}
-    base = with_lineage(base, Stack(tuple(range(folder.num_layers)), ()), event)
+    base = with_lineage(base, Stack(tuple(range(folder.num_layers)), ()), event, trained=folder.is_trained)
     pairs = {**folder.config["pairs"], "blocks": left}
     config = modeling.grown_dict(folder.model_type, base, pairs) if left else {"model_type": folder.model_type, **base}
     notes = write_grown(

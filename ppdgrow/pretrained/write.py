@@ -17,6 +17,7 @@ from pathlib import Path
 from typing import Any
 
 from ppdgrow.atomic import free_bytes, new_folder, storage_errors
+from ppdgrow.checkpoint.format import MANIFEST, STATE
 from ppdgrow.checkpoint.safe_read import PLAIN_NAME, json_text, plain_file, read_json
 from ppdgrow.checkpoint.shards import INDEX
 from ppdgrow.errors import ConfigError
@@ -30,7 +31,7 @@ SHARD_BYTES = 5 * 10**9  # as Transformers splits
 # Of weights in whatever format, and of the optimizer's state.
 WEIGHTS = (".safetensors", ".bin", ".pt", ".pth", ".ckpt", ".h5", ".msgpack", ".onnx", ".onnx_data", ".gguf", ".ot")
 CODE = "modeling_ppdgrow.py"  # of a model with pairs
-REWRITTEN = (CONFIG, CARD, INDEX, CODE)
+REWRITTEN = (CONFIG, CARD, INDEX, CODE, MANIFEST, STATE)  # the last two of a checkpoint
 
 
 @dataclass(frozen=True)
@@ -120,7 +121,7 @@ def write_grown(
     """
     refuse_output(folder, out)
     with reading(folder.path):
-        files, left = _to_carry_over(folder.path)
+        files, left = carried_over(folder.path)
         front, old_card = _old_card(folder.path)
         carried = sum(source.stat().st_size for source in files.values())
     written = {CARD: front + card, CONFIG: json_text(dict(config)), **(texts or {})}
@@ -218,7 +219,7 @@ def _header(places: Mapping[str, tuple[str, tuple[int, ...], int, int]], metadat
     return len(text).to_bytes(8, "little") + text
 
 
-def _to_carry_over(source: Path) -> tuple[dict[str, Path], list[str]]:
+def carried_over(source: Path) -> tuple[dict[str, Path], list[str]]:
     """The files that go along, by their path below the folder, and names of what stays: weights in other formats."""
     modules = _pipeline_folders(source)
     files: dict[str, Path] = {}

@@ -10,6 +10,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, replace
 from functools import partial
+from pathlib import Path
 from typing import Any
 
 import torch
@@ -62,8 +63,8 @@ class Call:
         return float((self.y - self.x).double().norm() / self.x.double().norm())
 
 
-def probe_folder(request: ProbeRequest) -> ProbeReport:
-    """Probe the layers and pairs of a folder on a synthetic batch.
+def probe_folder(request: ProbeRequest, path: Path) -> ProbeReport:
+    """Probe the layers and pairs of the folder `path`, which the request names, on a synthetic batch.
 
     Raises:
         ConfigError: an option that a folder of Transformers has no use for, or Transformers is not installed.
@@ -73,7 +74,7 @@ def probe_folder(request: ProbeRequest) -> ProbeReport:
     for name in ("plot", "sample", "precision", "data_dir"):
         if getattr(request, name) is not None:
             raise ConfigError(f"--{name.replace('_', '-')} is for a run: leave it out for a folder of Transformers")
-    folder = read_folder(request.checkpoint)
+    folder = read_folder(path)
     with quiet():
         model = load_pretrained(folder.path).to(resolve_device(request.device)).eval()
     _, layers = layer_list(model, folder.num_layers, folder)

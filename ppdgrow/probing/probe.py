@@ -20,7 +20,7 @@ from ppdgrow.nn.cost import block_parameters, half_steps_by_block
 from ppdgrow.nn.coupling import Coupling, Pair
 from ppdgrow.nn.linear import LinearPair
 from ppdgrow.nn.model import AnyPair, Model, State, build_model
-from ppdgrow.pretrained.folder import is_pretrained
+from ppdgrow.pretrained.folder import pretrained_folder
 from ppdgrow.pretrained.library import require_transformers
 from ppdgrow.probing import cancellation as measure
 from ppdgrow.probing import roundoff
@@ -40,11 +40,11 @@ def probe(request: ProbeRequest, narrator: Narrator) -> ProbeReport:
         InvalidInputError: the checkpoint or its data is not there or not whole.
         StorageError: the picture cannot be written.
     """
-    if is_pretrained(request.checkpoint):
-        require_transformers(request.checkpoint)
+    if (folder := pretrained_folder(request.checkpoint)) is not None:
+        require_transformers(folder)
         from ppdgrow.probing.folder import probe_folder
 
-        return probe_folder(request)
+        return probe_folder(request, folder)
     if request.plot is not None:
         check_file(request.plot, "--plot", SUFFIXES)
         check_matplotlib("--plot")

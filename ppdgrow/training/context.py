@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import cached_property, partial
@@ -14,23 +15,25 @@ from torch import nn
 from ppdgrow.checkpoint import Checkpoint, RunFolder, lines_up_to, manifest_digest, read_checkpoint, read_located
 from ppdgrow.checkpoint.events import Event
 from ppdgrow.checkpoint.lineage import lineage_up_to, used_ids
-from ppdgrow.config.architecture import InputSpec
-from ppdgrow.config.kinds import FAMILIES, Task
+from ppdgrow.config.architecture import InputSpec, PretrainedArchitecture, TokenInput
+from ppdgrow.config.kinds import FAMILIES, PRETRAINED, Task
 from ppdgrow.config.load import Layer, Resolved, read_run_recipe, resolve
 from ppdgrow.config.requests import PrecisionName
-from ppdgrow.config.schema import ModelConfig, Recipe
-from ppdgrow.config.state import DataIdentity, Environment, TrainerState, Validation
+from ppdgrow.config.schema import DataConfig, ModelConfig, Recipe
+from ppdgrow.config.state import DataIdentity, Environment, Ledger, TrainerState, Validation
 from ppdgrow.console import Narrator
 from ppdgrow.data import Batch, Batches, Dataset, Split, open_dataset
 from ppdgrow.engine.device import Precision, describe_environment, resolve_device
 from ppdgrow.engine.evaluate import Evaluation, evaluate
 from ppdgrow.engine.stop_flag import StopFlag
 from ppdgrow.errors import ConfigError, InvalidInputError
-from ppdgrow.nn.model import build_model
 from ppdgrow.optim.optimizer import check_moments
 from ppdgrow.optim.schedule import Schedule
+from ppdgrow.pretrained.folder import is_pretrained
+from ppdgrow.training.models import build_model
 
 SHORT_NAMES = {torch.bfloat16: "bf16", torch.float16: "fp16", torch.float64: "fp64"}
+FINE_TUNING_RATE = 1e-4  # the default for a model of Transformers
 EVERYTHING = 10**9  # more batches than a split has: it gives all of its examples
 
 
@@ -44,6 +47,7 @@ class Parent:
     resolved: Resolved
     digest: str
     skipped: tuple[str, ...] = ()
+    notes: tuple[str, ...] = ()  # of a folder of Transformers: what of it is not taken, or new
 
     @property
     def recipe(self) -> Recipe:
@@ -66,12 +70,16 @@ class Parent:
         return used_ids(self.lineage())
 
 
-def load_parent(path: Path, *, optimizer: bool = True) -> Parent:
-    """Read and verify the checkpoint that `path` names, a run folder or a checkpoint in one.
+def load_parent(path: Path, *, optimizer: bool = True, task: Task | None = None) -> Parent:
+    """Read and verify the checkpoint that `path` names: a run folder, a checkpoint in one, a folder of Transformers.
+
+    `task` is that of the head which such a folder gets if it has none.
 
     Raises:
         InvalidInputError: it is missing, cut off or altered, or the run's recipe is.
     """
+    if is_pretrained(path):
+        return _pretrained_parent(path, task)
     return read_located(path, partial(_load, optimizer))
 
 
@@ -90,6 +98,38 @@ def _load(optimizer: bool, run: RunFolder, folder: Path, skipped: tuple[str, ...
     except InvalidInputError as error:
         raise InvalidInputError(f"{str(folder)!r}: {error}") from None
     return Parent(run, folder, checkpoint, resolved, manifest_digest(folder), skipped)
+
+
+def _pretrained_parent(path: Path, task: Task | None) -> Parent:
+    """A folder of Transformers as a checkpoint at step 0 that was trained on nothing known."""
+    from ppdgrow.pretrained.parent import read_pretrained
+
+    found = read_pretrained(path, task)
+    state = TrainerState(
+        step=0,
+        lr_factor=0.0,
+        ledger=Ledger(),
+        validation=None,
+        train_loss=None,
+        data=DataIdentity(name="unknown", tokenizer=None, sequence_length=None, sha256={}, validation_examples=0),
+        environment=describe_environment(torch.device("cpu"), "fp32", accumulate=1),
+    )
+    checkpoint = Checkpoint(found.architecture, found.tensors, {}, {}, state, found.tokenizer, files=found.files)
+    values = {
+        "model.family": PRETRAINED,
+        "model.stream": "residual",
+        "model.task": found.architecture.task,
+        "model.layers": found.architecture.num_layers,
+        "model.width": found.architecture.width,
+        "model.heads": 1,
+        "data.tokenizer": f"{PRETRAINED}:{hashlib.sha256(found.tokenizer.encode()).hexdigest()[:8]}",
+        "train.lr": FINE_TUNING_RATE,
+        "data.sequence_length": min(found.architecture.input.sequence_length, DataConfig().sequence_length),
+    }
+    folder = found.folder.path
+    return Parent(
+        RunFolder(folder), folder, checkpoint, resolve([Layer("checkpoint", values)]), found.digest, (), found.notes
+    )
 
 
 def resolved_recipe(run: RunFolder, source: str = "run") -> Resolved:
@@ -217,6 +257,9 @@ def open_data(recipe: Recipe, parent: Parent | None, report: Callable[[str], obj
     dataset = open_dataset(recipe.data, task_of(recipe), None if parent is None else parent.checkpoint.tokenizer)
     if report is not None:
         dataset.report = report
+    if parent is not None and isinstance(parent.checkpoint.architecture, PretrainedArchitecture):
+        _check_fits(dataset, parent)
+        return dataset
     found = input_spec_of(dataset, recipe.model)
     if parent is not None and found != parent.checkpoint.architecture.input:
         specs = (found.model_dump(), parent.checkpoint.architecture.input.model_dump())
@@ -226,6 +269,25 @@ def open_data(recipe: Recipe, parent: Parent | None, report: Callable[[str], obj
             "use the data and tokenizer of the checkpoint, or train a new model"
         )
     return dataset
+
+
+def _check_fits(dataset: Dataset, parent: Parent) -> None:
+    """Whether the ids and the length of the examples are such as a model of Transformers takes."""
+    given = dataset.input_spec(1)
+    model = parent.checkpoint.architecture
+    assert isinstance(model, PretrainedArchitecture)
+    assert isinstance(given, TokenInput)
+    if given.vocabulary_size > model.input.vocabulary_size:
+        raise ConfigError(
+            f"the tokenizer of {str(parent.folder)!r} has {given.vocabulary_size:,} tokens, but its config.json a "
+            f"vocabulary of {model.input.vocabulary_size:,}: resize the embedding with Transformers"
+        )
+    longest = model.longest
+    if longest is not None and given.sequence_length > longest:
+        raise ConfigError(
+            f"data.sequence_length is {given.sequence_length}, but {str(parent.folder)!r} has {longest} positions: "
+            f"use at most {longest}"
+        )
 
 
 def changed_splits(dataset: Dataset, state: TrainerState) -> str | None:

@@ -33,7 +33,8 @@ def default_folder(parent: Parent | None, recipe: Recipe) -> Path:
     identity = {key: value for key, value in flatten(recipe.model_dump()).items() if key not in NOT_IDENTITY}
     identity["data.name"] = _data_place(recipe.data)
     if parent is not None:
-        return sibling(parent, "trained", identity | {"parent_sha256": parent.digest})
+        place = sibling(parent, "trained", identity | {"parent_sha256": parent.digest})
+        return Path("runs") / place.name if parent.folder == parent.run.path else place  # a hub cache is not written to
     model = recipe.model
     own = recipe.data.name not in DATA_NAMES
     name = (Path(recipe.data.name).resolve().stem.lstrip(".") or "data") if own else recipe.data.name

@@ -26,11 +26,11 @@ from ppdgrow.console import Narrator, format_count, format_flops
 from ppdgrow.engine.device import AUTO_MIN_WIDTH, Precision, choose_precision
 from ppdgrow.errors import ConfigError, StorageError
 from ppdgrow.nn.cost import count_parameters, flops_per_token
-from ppdgrow.nn.model import Model, build_model
 from ppdgrow.optim.optimizer import NamedOptimizer
 from ppdgrow.optim.schedule import Schedule, make_schedule, phases
 from ppdgrow.training.context import Parent, Setting, load_parent, open_data, warn_of_changes
 from ppdgrow.training.growth_schedule import GrowthSchedule, PlannedGrowth, check_examples, planned_growths
+from ppdgrow.training.models import AnyModel, build_model
 from ppdgrow.training.output_folder import (
     WAY_OUT,
     check_place,
@@ -39,7 +39,7 @@ from ppdgrow.training.output_folder import (
     is_occupied,
     recorded_recipe,
 )
-from ppdgrow.training.recipe import differing_keys, resolve_training, unused_keys
+from ppdgrow.training.recipe import asked_task, differing_keys, resolve_training, unused_keys
 from ppdgrow.training.resource_estimate import Space, disk_space
 from ppdgrow.training.resume import Start, first_start
 from ppdgrow.training.trainer import make_optimizer
@@ -81,7 +81,7 @@ class Job:
 
 def plan_run(request: TrainRequest) -> Job:
     """The run that is asked for, with its recipe and its folder, which holds nothing else."""
-    parent = None if request.checkpoint is None else load_parent(request.checkpoint)
+    parent = None if request.checkpoint is None else load_parent(request.checkpoint, task=asked_task(request.layers))
     resolved = resolve_training(parent, request.layers, request.grow_to, request.grow_to_entry)
     run = RunFolder(request.out or default_folder(parent, resolved.recipe))
     first = 0 if parent is None else parent.step
@@ -135,7 +135,7 @@ class Prepared:
 
     job: Job
     start: Start
-    model: Model
+    model: AnyModel
     planned: list[PlannedGrowth]
     schedule: Schedule
     setting: Setting
@@ -165,7 +165,12 @@ def prepare(job: Job, device: torch.device, narrator: Narrator, *, fake: FakeTen
         schedule, notes = make_schedule(recipe.train, first=job.first, last=job.last, initial=start.lr_factor)
         model = build_model(start.architecture, start.tensors, device)
         optimizer = make_optimizer(model, start, recipe.train)  # each trainer makes one of its own
-    notes = [*unused_keys(job.resolved, dataset), *notes, *_new_starts(job, schedule, optimizer)]
+    notes = [
+        *unused_keys(job.resolved, dataset),
+        *(parent.notes if parent is not None else ()),
+        *notes,
+        *_new_starts(job, schedule, optimizer),
+    ]
     dataset.batches("train", batch_size=recipe.train.batch_size, seed=recipe.train.seed, device=data_device)
     measured = measures_precision(job, device)
     narrator.now("measuring the precision" if measured else "preparing the first step")
@@ -196,7 +201,7 @@ def _faked(parent: Parent, fake: FakeTensorMode) -> Parent:
 def _new_starts(job: Job, schedule: Schedule, optimizer: NamedOptimizer) -> Iterator[str]:
     """What a run that goes on begins anew: its rise from a rate below its peak, state of another optimizer."""
     rise = next(iter(phases(schedule, job.recipe.train.lr, first=job.first, last=job.last)))
-    if job.parent is not None and rise.name == "warm-up":
+    if job.parent is not None and job.parent.step and rise.name == "warm-up":
         ended = job.parent.checkpoint.state.lr_factor
         yield (
             f"the learning rate of {job.parent.folder.as_posix()} ended at {ended:.2g} of its peak: {rise} again "

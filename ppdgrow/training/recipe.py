@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
-from typing import Any
+from typing import Any, get_args
 
 from ppdgrow.config.growth import MAX_PAIRS, GrowthConfig
-from ppdgrow.config.kinds import FAMILIES
+from ppdgrow.config.kinds import FAMILIES, PRETRAINED, Task
 from ppdgrow.config.load import Layer, Resolved, resolve
 from ppdgrow.config.schema import NOT_INHERITED, Recipe, flatten
 from ppdgrow.data import Dataset, canonical_name, resolve_defaults
@@ -47,9 +47,23 @@ def resolve_training(
     if parent is not None:
         _refuse_contradictions(parent, resolved)
     model = resolved.recipe.model
+    if parent is None and model.family == PRETRAINED:
+        raise ConfigError(
+            f"model.family is {PRETRAINED} ({resolved.sources['model.family']}), which is for folders of Transformers: "
+            "give it as the checkpoint, or choose transformer, mlp or sequence"
+        )
+    if parent is None and (resolved.recipe.data.tokenizer or "").startswith(f"{PRETRAINED}:"):
+        raise ConfigError(
+            f"data.tokenizer is {resolved.recipe.data.tokenizer} ({resolved.sources['data.tokenizer']}), which is that "
+            "of a folder of Transformers: give the folder as the checkpoint, or choose byte, word or bpe:N"
+        )
+    if model.family == PRETRAINED and (resolved.recipe.growth or grow_to is not None):
+        raise ConfigError(
+            "a model of Transformers does not grow within its run: grow its folder with ppdgrow grow, and train that"
+        )
     fitting = FAMILIES[model.family].tasks
     if model.task not in fitting:
-        families = [family for family, rules in FAMILIES.items() if model.task in rules.tasks]
+        families = [name for name, rules in FAMILIES.items() if model.task in rules.tasks and name != PRETRAINED]
         raise ConfigError(
             f"model.family {model.family} is for the task {' or '.join(fitting)}, but the task is {model.task} "
             f"({resolved.sources['model.task']}): use --model {' or '.join(families)}, or another task or data"
@@ -76,6 +90,12 @@ def resolve_training(
     if growths == resolved.recipe.growth:
         return resolved
     return resolved.replace({"growth": [growth.as_written() for growth in growths]}, resolved.sources["growth"])
+
+
+def asked_task(layers: Sequence[Layer]) -> Task | None:
+    """The task that a command asks for, if it is one."""
+    asked = [layer.values["model.task"] for layer in layers if "model.task" in layer.values]
+    return next((task for task in get_args(Task) if asked and asked[-1] == task), None)
 
 
 def _pairs_to(layers: int, depth: int) -> int:
@@ -136,7 +156,8 @@ def _depth(parent: Parent) -> dict[str, Any]:
 def _refuse_contradictions(parent: Parent, resolved: Resolved) -> None:
     recorded = flatten(parent.recipe.model_dump()) | _depth(parent)
     for key, value in flatten(resolved.recipe.model_dump()).items():
-        fixed = key.startswith("model.") or key in ("data.tokenizer", "data.sequence_length")
+        fixed = key.startswith("model.") or key == "data.tokenizer"
+        fixed = fixed or (key == "data.sequence_length" and parent.recipe.model.family != PRETRAINED)
         if fixed and value != recorded[key]:
             raise ConfigError(
                 f"{key} is {value!r} ({resolved.sources[key]}), but the checkpoint {str(parent.folder)!r} has "

@@ -25,10 +25,10 @@ from ppdgrow.data import Batch
 from ppdgrow.engine.device import Precision, autocast, describe_environment, rng_state
 from ppdgrow.engine.evaluate import mean_loss
 from ppdgrow.errors import ConfigError, first_line
-from ppdgrow.nn.model import Model, build_model
 from ppdgrow.optim.optimizer import new_moments
 from ppdgrow.training.context import Setting
 from ppdgrow.training.growth_schedule import PlannedGrowth
+from ppdgrow.training.models import build_model, shape_model
 from ppdgrow.training.resume import Start
 from ppdgrow.training.trainer import make_optimizer, select_trained
 from ppdgrow.units import format_bytes
@@ -162,12 +162,17 @@ def disk_space(
     train, state = setting.recipe.train, _longest_state(start.step, setting, device)
 
     def size(architecture: Architecture) -> int:
-        with torch.device("meta"):
-            model = Model(architecture)
-            select_trained(model, train)
-            moments = start.moments | new_moments(model, train)  # those of parameters not trained now are handed on
-        tensors, tokenizer = dict(model.state_dict()), setting.dataset.tokenizer_json
-        return checkpoint_bytes(Checkpoint(architecture, tensors, moments, rng_state(device), state, tokenizer))
+        model = shape_model(architecture)
+        select_trained(model, train)
+        moments = start.moments | new_moments(model, train)  # those of parameters not trained now are handed on
+        frozen = {name for name, parameter in model.named_parameters() if not parameter.requires_grad}
+        tensors = {
+            name: tensor.to(start.tensors[name].dtype) if name in frozen else tensor
+            for name, tensor in model.state_dict().items()
+        }
+        tokenizer = setting.dataset.tokenizer_json
+        checkpoint = Checkpoint(architecture, tensors, moments, rng_state(device), state, tokenizer, files=start.files)
+        return checkpoint_bytes(checkpoint)
 
     first = size(start.architecture)
     sizes = (first, size(planned[-1].kept) if planned else first)

@@ -10,7 +10,7 @@ from torch import Tensor
 
 from ppdgrow.checkpoint import Checkpoint, RunFolder, lines_up_to, read_checkpoint, truncate_metrics
 from ppdgrow.checkpoint.lineage import trim_lineage
-from ppdgrow.config.architecture import Architecture, new_architecture
+from ppdgrow.config.architecture import Architecture, PretrainedArchitecture, new_architecture
 from ppdgrow.config.schema import Recipe, TrainConfig
 from ppdgrow.config.state import Ledger, Validation
 from ppdgrow.console import Narrator
@@ -28,7 +28,8 @@ _SHOWN = 5  # stretches of lost steps in a warning
 class Start:
     """A model with its optimizer state and random streams, at a step, and what it cost so far.
 
-    `validation` are the figures of that step, if the run evaluated it; `shards` are the files of its tensors, if any.
+    `validation` are the figures of that step, if the run evaluated it; `shards` are the files of its tensors, if any,
+    and `files` further ones that belong to the model.
     """
 
     architecture: Architecture
@@ -40,6 +41,7 @@ class Start:
     ledger: Ledger
     validation: Validation | None = None
     shards: Mapping[str, str] = field(default_factory=dict)
+    files: Mapping[str, bytes] = field(default_factory=dict)
 
 
 def first_start(parent: Parent | None, recipe: Recipe, dataset: Dataset) -> Start:
@@ -49,6 +51,12 @@ def first_start(parent: Parent | None, recipe: Recipe, dataset: Dataset) -> Star
         tensors = dict(initial_tensors(architecture, recipe.train.seed))
         return Start(architecture, tensors, {}, {}, 0, 0.0, Ledger())
     start = replace(start_from(parent.checkpoint), validation=None)
+    if isinstance(start.architecture, PretrainedArchitecture):
+        from ppdgrow.pretrained.parent import for_training
+
+        length, seed = recipe.data.sequence_length, recipe.train.seed
+        architecture, tensors = for_training(start.architecture, start.tensors, length=length, seed=seed)
+        start = replace(start, architecture=architecture, tensors=tensors)
     return replace(start, moments={}) if recipe.train.reset_optimizer else start
 
 
@@ -57,7 +65,7 @@ def start_from(checkpoint: Checkpoint) -> Start:
     state = checkpoint.state
     architecture, tensors, moments = untie(checkpoint.architecture, checkpoint.tensors, checkpoint.moments)
     start = Start(architecture, tensors, moments, checkpoint.rng, state.step, state.lr_factor, state.ledger)
-    return replace(start, validation=state.validation, shards=checkpoint.shards)
+    return replace(start, validation=state.validation, shards=checkpoint.shards, files=checkpoint.files)
 
 
 def newest_checkpoint(run: RunFolder, skipped: list[str]) -> Path | None:

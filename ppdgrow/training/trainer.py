@@ -16,10 +16,9 @@ from ppdgrow.engine.device import rng_state, set_rng_state
 from ppdgrow.engine.loop import Engine, MetricsLine
 from ppdgrow.errors import ConfigError, PPDGrowError
 from ppdgrow.nn.cost import tokens_per_example, training_flops_per_token
-from ppdgrow.nn.model import Model, build_model
-from ppdgrow.nn.parts import NAMES
 from ppdgrow.optim.optimizer import NamedOptimizer
 from ppdgrow.training.context import RunContext
+from ppdgrow.training.models import AnyModel, block_of, build_model, drawn_names
 from ppdgrow.training.resume import Start
 
 TRAIN_LOSS_STEPS = 50
@@ -46,7 +45,7 @@ class Trainer:
         start: Start,
         *,
         pair_lr: float,
-        model: Model | None = None,
+        model: AnyModel | None = None,
         label: str = "training",
         span: tuple[int, int] | None = None,
         header: Header | None = None,
@@ -76,7 +75,9 @@ class Trainer:
             stop=context.stop,
         )
         set_rng_state(start.rng, setting.device, config.seed)
-        self._setting, self._shards = setting, start.shards
+        self._setting, self._architecture, self._shards, self._files = setting, architecture, start.shards, start.files
+        frozen = (name for name, parameter in model.named_parameters() if not parameter.requires_grad)
+        self._frozen_types = {name: start.tensors[name].dtype for name in frozen}
         steps = (line for line in read_jsonl(run.metrics_path) if "train_loss" in line)
         self._recent = deque(steps, maxlen=TRAIN_LOSS_STEPS)
         latest = self._recent[-1] if self._recent else None
@@ -125,33 +126,40 @@ class Trainer:
             environment=setting.environment,
         )
         checkpoint = Checkpoint(
-            architecture=engine.model.architecture,
-            tensors={name: tensor.detach().cpu() for name, tensor in engine.model.state_dict().items()},
+            architecture=self._architecture,
+            tensors={
+                name: tensor.detach().cpu().to(self._frozen_types.get(name, tensor.dtype))
+                for name, tensor in engine.model.state_dict().items()
+            },
             moments=engine.optimizer.moments(),
             rng=rng_state(engine.device),
             state=state,
             tokenizer=setting.dataset.tokenizer_json,
             shards=self._shards,
+            files=self._files,
         )
         write_checkpoint(self.run.checkpoint_path(engine.step), checkpoint)
         self.run.prune(engine.config.keep)
 
 
-def make_optimizer(model: Model, start: Start, config: TrainConfig) -> NamedOptimizer:
+def make_optimizer(model: AnyModel, start: Start, config: TrainConfig) -> NamedOptimizer:
     """The optimizer with the start's state, the newest blocks in a group of their own (see `select_trained`)."""
     optimizer = NamedOptimizer(model, config, select_trained(model, config))
     optimizer.load_moments(start.moments)
     return optimizer
 
 
-def select_trained(model: Model, config: TrainConfig) -> frozenset[str]:
+def select_trained(model: AnyModel, config: TrainConfig) -> frozenset[str]:
     """The names of the newest blocks' parameters; where only they are to be trained, the others are frozen.
 
     Raises:
         ConfigError: only pairs are to be trained and there are none.
     """
-    newest = model.architecture.newest_ids
-    names = frozenset(name for name, _ in model.named_parameters() if NAMES.block_of(name) in newest)
+    architecture = model.architecture
+    newest, drawn = architecture.newest_ids, drawn_names(architecture)
+    names = frozenset(
+        name for name, _ in model.named_parameters() if block_of(architecture, name) in newest or name in drawn
+    )
     if config.only == "pairs":
         if not names:
             raise ConfigError(

@@ -34,7 +34,7 @@ def images(num: int = 60, device: torch.device = CPU) -> ImageExamples:
 
 KINDS: dict[str, Callable[..., Examples]] = {
     "lm": windows,
-    "mlm": partial(windows, masked=MaskedTask(1000, 0.15)),
+    "mlm": partial(windows, masked=MaskedTask(1000, 0.15, mask_id=1000)),
     "images": images,
 }
 
@@ -128,7 +128,7 @@ def test_evaluation_is_spread_over_the_split_and_takes_all_it_can() -> None:
 
 
 def test_masks_are_those_of_bert() -> None:
-    masked = MaskedTask(num_tokens=1000, fraction=0.15)
+    masked = MaskedTask(num_tokens=1000, fraction=0.15, mask_id=1000)
     source = batches(windows(masked=masked), batch_size=100)
     unmasked = batches(windows(), batch_size=100)
     pairs = [(source.at(step), unmasked.at(step).inputs) for step in range(100)]
@@ -148,7 +148,7 @@ def test_masks_are_those_of_bert() -> None:
 
 @pytest.mark.parametrize("fraction", [0.01, 0.5, 1.0])
 def test_the_fraction_of_masked_tokens(fraction: float) -> None:
-    selected, replacements = MaskedTask(10, fraction).draw((200, 512), generator("a test"))
+    selected, replacements = MaskedTask(10, fraction, mask_id=10).draw((200, 512), generator("a test"))
     assert abs(float(selected.double().mean()) - fraction) < 0.01
     assert bool(selected.any(dim=1).all())
     assert not bool((replacements >= 0)[~selected].any())

@@ -96,7 +96,7 @@ def test_outputs_that_are_not_numbers_are_no_proof(parent: Path, ppdgrow: Comman
 
 
 def test_without_comparison_no_model_is_built(parent: Path, ppdgrow: Command, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("ppdgrow.pretrained.grow.same_outputs", None)
+    monkeypatch.setattr("ppdgrow.growth.folder.same_outputs", None)
     grown = ppdgrow(f"grow {parent} --pair ffn --no-eval --out grown")
     assert "not compared (--no-eval)" in grown.stdout
     assert json.loads(Path("grown/growth.jsonl").read_text())["bit_exact"] is None

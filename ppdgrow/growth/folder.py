@@ -9,8 +9,9 @@ from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 
-from ppdgrow.checkpoint import RunFolder
+from ppdgrow.checkpoint import RunFolder, read_state
 from ppdgrow.checkpoint.events import GrowEvent, RemoveEvent, SurgeryEvent, append_events, read_events
+from ppdgrow.checkpoint.lineage import lineage_up_to
 from ppdgrow.checkpoint.safe_read import tree_of
 from ppdgrow.config.growth import GrowthConfig
 from ppdgrow.config.requests import GrowRequest
@@ -50,14 +51,14 @@ class _Surgery:
     write: Callable[..., Grown]
 
 
-def grow_folder(request: GrowRequest, narrator: Narrator) -> FolderGrowth:
-    """Grow a folder of Transformers into a new one, or take a pair out of it.
+def grow_folder(request: GrowRequest, path: Path, narrator: Narrator) -> FolderGrowth:
+    """Grow the folder of Transformers that the request names into a new one, or take a pair out of it.
 
     Raises:
         CheckFailedError: the method promises the same function and the outputs differ; nothing is written.
         ConfigError, InvalidInputError, StorageError: as for every command.
     """
-    folder = read_folder(request.checkpoint, request.layer_path)
+    folder = read_folder(path, request.layer_path)
     surgery = _growth(folder, request) if request.remove is None else _removal(folder, request)
     out = request.out or _default_folder(folder, surgery.event)
     check_place(out, folder.path)
@@ -79,12 +80,14 @@ def grow_folder(request: GrowRequest, narrator: Narrator) -> FolderGrowth:
                 f"the outputs of {str(folder.path)!r} would change; nothing was written. Its weights may "
                 "be non-finite or overflow in their type: look at it with Transformers, and take another copy"
             )
-        known = ("layers_before", "layers_after", "parameters_before", "parameters_after")
-        found = {key: getattr(grown, key) for key in known} | {"parameters_untied": grown.parameters_after}
+        sizes = ("layers_before", "layers_after", "parameters_before", "parameters_after")
+        found = {key: getattr(grown, key) for key in sizes} | {"parameters_untied": grown.parameters_after}
         found |= {"ids": list(grown.ids), "bit_exact": same, "provenance": provenance()}
         found |= {} if request.remove else {"theta_0": grown.theta_0}
         event = surgery.event.model_copy(update=found)
-        append_events(RunFolder(fresh).growth_path, [event])  # after those that came along
+        known = RunFolder(folder.path.parent.parent).growth_path if folder.is_trained else None
+        lineage = [] if known is None else lineage_up_to(known, read_state(folder.path).step)
+        append_events(RunFolder(fresh).growth_path, [*lineage, event])  # after those that came along
         written.append(event)
 
     grown = surgery.write(out=out, finish=finish)
@@ -108,7 +111,7 @@ def _growth(folder: PretrainedFolder, request: GrowRequest) -> _Surgery:
     event = GrowEvent(
         step=0,
         parent=folder.path.as_posix(),
-        parent_files=_fingerprint(folder),
+        parent_sha256=folder.digest(),
         evaluated=request.evaluate,
         method=growth.method,
         kinds=list(growth.kinds) if growth.method == "pair" else [],
@@ -133,7 +136,7 @@ def _removal(folder: PretrainedFolder, request: GrowRequest) -> _Surgery:
     event = RemoveEvent(
         step=0,
         parent=folder.path.as_posix(),
-        parent_files=_fingerprint(folder),
+        parent_sha256=folder.digest(),
         evaluated=request.evaluate,
         ids=[which],
     )
@@ -141,21 +144,17 @@ def _removal(folder: PretrainedFolder, request: GrowRequest) -> _Surgery:
     return _Surgery(event, place, partial(remove_pairs, folder, [which]))
 
 
-def _fingerprint(folder: PretrainedFolder) -> str:
-    """A digest of config.json and of name, size and time of the weight files: another where one was written anew."""
-    files = [(folder.path / name).stat() for name in folder.files]
-    known = [folder.config, *zip(folder.files, ((file.st_size, file.st_mtime_ns) for file in files), strict=True)]
-    return hashlib.sha256(json.dumps(known, sort_keys=True).encode()).hexdigest()
-
-
 def _default_folder(folder: PretrainedFolder, event: SurgeryEvent) -> Path:
     """A folder beside the input, the end of its name a digest of how it was grown."""
     path = folder.path.resolve()
+    place = folder.path.parent
+    if folder.is_trained:
+        path, place = path.parent.parent, place.parent.parent
     if tree_of(path) != path:
         raise ConfigError(f"{str(folder.path)!r} is in a cache of the hub, where nothing is written: add --out FOLDER")
     how = json.dumps(event.model_dump(exclude={"parent"}, exclude_unset=True), sort_keys=True)
     done = "grown" if isinstance(event, GrowEvent) else "removed"
-    return folder.path.parent / f"{path.name}-{done}-{hashlib.sha256(how.encode()).hexdigest()[:8]}"
+    return place / f"{path.name}-{done}-{hashlib.sha256(how.encode()).hexdigest()[:8]}"
 
 
 def _repeated(out: Path, asked: SurgeryEvent) -> SurgeryEvent | None:

@@ -1,0 +1,207 @@
+"""A folder of Transformers as the checkpoint from which training goes on: its head, its tokenizer, its layers."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from ppdgrow.checkpoint import RunFolder
+from ppdgrow.checkpoint.format import TOKENIZER
+from ppdgrow.checkpoint.safe_read import invalid, plain_file
+from ppdgrow.config.architecture import OWN_KEY, BlockSpec, PretrainedArchitecture, TokenInput
+from ppdgrow.config.kinds import Task
+from ppdgrow.errors import ConfigError
+from ppdgrow.pretrained import modeling_ppdgrow as modeling
+from ppdgrow.pretrained.folder import PretrainedFolder, read_folder, reading
+from ppdgrow.pretrained.language_model import (
+    AUTO_CLASSES,
+    LanguageModel,
+    build_language_model,
+    class_names,
+    forward_flops,
+    model_class,
+)
+from ppdgrow.pretrained.library import quiet
+from ppdgrow.pretrained.load import load_pretrained
+from ppdgrow.pretrained.pairs import known_pairs
+from ppdgrow.pretrained.plain import DTYPES
+from ppdgrow.pretrained.skeleton import layer_list
+from ppdgrow.pretrained.write import CODE, carried_over
+
+TYPES = ("dtype", "torch_dtype")  # what configs call the type in which a model is loaded
+LONGEST = 512  # tokens of a sequence where neither model nor recipe limit it; the FLOPs are counted anew for a run
+
+
+@dataclass(frozen=True)
+class PretrainedModel:
+    """A folder that training starts from.
+
+    `tensors` are in the types in which they are stored, by the names that Transformers has for them; `files` belong to
+    the model and go along, by name; `digest` is that of config.json and the weights.
+    """
+
+    folder: PretrainedFolder
+    architecture: PretrainedArchitecture
+    tensors: dict[str, Tensor]
+    tokenizer: str
+    files: Mapping[str, bytes]
+    digest: str
+    notes: tuple[str, ...]
+
+
+def read_pretrained(path: Path, task: Task | None = None) -> PretrainedModel:
+    """Read a folder with its weights, for the task of its head or, if it has none for text, for `task`.
+
+    Raises:
+        InvalidInputError: the folder is damaged, or of a sort that ppdgrow does not read.
+        ConfigError: it has no head of a task, or no tokenizer.
+    """
+    folder = read_folder(path)
+    task = _task(folder, task)
+    tokenizer = _tokenizer(folder.path)
+    with quiet():
+        model, found = load_pretrained(folder.path, AUTO_CLASSES[task], dtype=torch.float32, output_loading_info=True)
+    drawn = tuple(sorted(found["missing_keys"]))
+    config = _config(folder, task)
+    prefix, _ = layer_list(model, folder.num_layers, folder)
+    loaded = getattr(model.config, "parent", lambda: model.config)()
+    longest = getattr(loaded, "max_position_embeddings", None)
+    blocks = tuple(_blocks(folder))
+    architecture = PretrainedArchitecture(
+        task=task,
+        width=loaded.hidden_size,
+        input=TokenInput(vocabulary_size=loaded.vocab_size, sequence_length=longest or LONGEST),
+        longest=longest,
+        blocks=blocks,
+        config=config,
+        layers_prefix=f"{prefix}.",
+        parameters=sum(parameter.numel() for parameter in model.parameters()),
+        forward_flops=1,
+        newest=tuple(_newest(folder, blocks)),
+        drawn=drawn,
+    )
+    types = _stored_types(folder)
+    state = LanguageModel(architecture, model).state_dict()
+    tensors = {
+        name: tensor.to(types.get(name, types[None])) if tensor.is_floating_point() else tensor
+        for name, tensor in state.items()
+        if name not in drawn
+    }
+    unused = sorted({name.partition(".")[0] for name in found["unexpected_keys"]})
+    notes = []
+    if drawn:
+        notes.append(f"the {AUTO_CLASSES[task].removeprefix('AutoModelFor')} head is new and drawn: {', '.join(drawn)}")
+    if unused:
+        notes.append(f"of no use for the task {task}, and not taken along: {', '.join(unused)}.*")
+    return PretrainedModel(folder, architecture, tensors, tokenizer, _files(folder), folder.digest(), tuple(notes))
+
+
+def for_training(
+    architecture: PretrainedArchitecture, tensors: Mapping[str, Tensor], *, length: int, seed: int
+) -> tuple[PretrainedArchitecture, dict[str, Tensor]]:
+    """The architecture for sequences of `length` tokens, and all tensors, those that the folder lacked drawn."""
+    flops = forward_flops(architecture.config, architecture.task, length)
+    inputs = TokenInput(vocabulary_size=architecture.input.vocabulary_size, sequence_length=length)
+    ready = architecture.model_copy(update={"input": inputs, "forward_flops": flops})
+    if not set(architecture.drawn) - tensors.keys():
+        return ready, dict(tensors)
+    model = build_language_model(architecture, tensors, torch.device("cpu"), seed)
+    drawn = {name: tensor for name, tensor in model.state_dict().items() if name not in tensors}
+    return ready, {**tensors, **drawn}
+
+
+def _task(folder: PretrainedFolder, asked: Task | None) -> Task:
+    """That of the head; of a model without one, or with one that is not for text, what is asked for."""
+    heads = folder.parent_config.get("architectures") or ()
+    tasks = [task for task in AUTO_CLASSES if set(heads) & set(class_names(folder.model_type, task))]
+    if tasks:
+        return tasks[0]
+    possible = [task for task in ("mlm", "lm") if class_names(folder.model_type, task)]  # encoders are not causal
+    where = f"{str(folder.path)!r} is a {heads[0] if heads else folder.model_type}"
+    if not possible:
+        raise ConfigError(f"{where}, and training takes language models alone: lm or mlm")
+    if asked is None:
+        raise ConfigError(
+            f"{where}, which has no head of a language model: add -o model.task={possible[0]} to draw one"
+        )
+    if asked != possible[0]:
+        raise ConfigError(f"{where}, which cannot be trained for the task {asked}: expected {possible[0]}")
+    return possible[0]
+
+
+def _config(folder: PretrainedFolder, task: Task) -> dict[str, Any]:
+    """config.json for the class that is trained, and for weights as they are trained, in fp32."""
+    made, _ = model_class(folder.config, task)
+    if not folder.has_pairs:
+        own = {key: value for key, value in folder.config.items() if key not in (OWN_KEY, *TYPES)}
+        return {**own, **_lineage(folder.config), "architectures": [made.__name__], TYPES[0]: "float32"}
+    base = {key: value for key, value in folder.config["base"].items() if key not in TYPES}
+    base |= {"architectures": [made.parent_class.__name__], TYPES[0]: "float32"}
+    grown: dict[str, Any] = modeling.grown_dict(folder.model_type, base, folder.config["pairs"])
+    return grown
+
+
+def _lineage(config: Mapping[str, Any]) -> dict[str, Any]:
+    own = config.get(OWN_KEY)
+    return {OWN_KEY: {"lineage": own["lineage"]}} if isinstance(own, dict) and "lineage" in own else {}
+
+
+def _blocks(folder: PretrainedFolder) -> Iterator[BlockSpec]:
+    """Layers and pairs in the order in which they run."""
+    pairs = known_pairs(folder)
+    for number in range(folder.num_layers + 1):
+        if number:
+            yield BlockSpec(id=f"l{number}", type="layer", kind="attention")
+        for pair in pairs:
+            if pair["after"] == number:
+                yield BlockSpec(id=pair["id"], type="pair", kind=pair["kind"], state="untied")
+
+
+def _newest(folder: PretrainedFolder, blocks: tuple[BlockSpec, ...]) -> Iterator[str]:
+    """Ids of what was grown since the model was trained last, by the lineage in its config."""
+    config = folder.config["base"] if folder.has_pairs else folder.config
+    own = config.get(OWN_KEY)
+    lineage = own.get("lineage", []) if isinstance(own, dict) else []
+    grown: set[str] = set()
+    for entry in lineage:
+        grown = set() if entry.get("parent_trained") else grown
+        grown |= {f"l{number + 1}" for number in entry.get("new_layers", ())} | set(entry.get("ids", ()))
+    yield from (block.id for block in blocks if block.id in grown)
+
+
+def _tokenizer(path: Path) -> str:
+    if not (path / TOKENIZER).is_file():
+        raise ConfigError(
+            f"{str(path)!r} has no {TOKENIZER}, which training reads text by: write one with "
+            "AutoTokenizer.from_pretrained(FOLDER).save_pretrained(FOLDER)"
+        )
+    with reading(path):
+        try:
+            return plain_file(path, TOKENIZER).read_text(encoding="utf-8")
+        except UnicodeDecodeError:
+            raise invalid(path / TOKENIZER, "not UTF-8 text") from None
+
+
+def _files(folder: PretrainedFolder) -> dict[str, bytes]:
+    """What belongs to the model beside config, weights and tokenizer.json, and for pairs their code."""
+    files, _ = carried_over(folder.path)
+    apart = (TOKENIZER, RunFolder(folder.path).growth_path.name)  # a run has its own record of the growths
+    found = {name: path.read_bytes() for name, path in files.items() if "/" not in name and name not in apart}
+    if folder.has_pairs:
+        found[CODE] = Path(modeling.__file__).read_bytes()
+    return found
+
+
+def _stored_types(folder: PretrainedFolder) -> dict[str | None, torch.dtype]:
+    """The type of each tensor on the disk, and under None that of most of their elements."""
+    floats = {name: entry for name, entry in folder.entries.items() if entry.dtype in DTYPES}
+    sizes: dict[str, int] = {}
+    for entry in floats.values():
+        sizes[entry.dtype] = sizes.get(entry.dtype, 0) + entry.size
+    usual = DTYPES[max(sizes, key=lambda dtype: sizes[dtype])]
+    return {None: usual} | {name: DTYPES[entry.dtype] for name, entry in floats.items()}
