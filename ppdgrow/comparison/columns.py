@@ -196,7 +196,7 @@ def _to_equal_loss(axis: Axis) -> Column:
     """Cost to the baseline's final loss over the baseline's own, or how many seeds reached it."""
 
     def cell(arm: ComparedArm) -> str:
-        if arm.is_baseline or not arm.pairs or not arm.same_data or not arm.recorded(axis):
+        if arm.is_baseline or not arm.pairs or not arm.comparable or not arm.recorded(axis):
             return NOTHING
         ratio, reached = arm.cost_to_loss(axis), arm.reached(axis)
         if ratio is None:

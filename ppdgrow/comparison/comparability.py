@@ -7,12 +7,14 @@ from itertools import chain
 from typing import Any
 
 from ppdgrow.comparison.history import RunHistory, join_seeds
-from ppdgrow.comparison.identity import same_data
+from ppdgrow.comparison.identity import DATA, differences
 from ppdgrow.comparison.measures import ComparedArm, ComparedRun
 from ppdgrow.config.architecture import Architecture
 from ppdgrow.config.schema import flatten
 from ppdgrow.errors import ConfigError, InvalidInputError
 
+# Of what decides which examples a loss is of: what a person knows it by.
+SAID = (DATA, "tokenizer", "sequence length", "image size", "classes", "data.mask_fraction")
 ENVIRONMENT = ("device", "threads", "precision", "cpu_capability", "torch")
 # Recipe keys that may differ: the depth, what speaks of grown parameters alone, or changes no number of the training.
 TWIN_FREE = frozenset({"model.layers", "train.only", "train.eval_every", "train.save_every", "train.keep"})
@@ -91,11 +93,15 @@ def warnings_between(baseline: RunHistory, other: RunHistory, arm: str) -> Itera
     differing = [f"{key} {theirs}, not {ours}" for key, ours, theirs in environment_differences(baseline, other)]
     if differing:
         yield f"another environment than that of {arm} ({'; '.join(differing)}): do not compare their wall-clock"
-    if not same_data(baseline, other):
-        names = dict.fromkeys((other.state.data.name, baseline.state.data.name))
-        which = f" ({', not '.join(names)})" if len(names) > 1 else ""
-        yield f"trained on other data than {arm}{which}: nothing but the figures on one and the same data compares"
-    elif baseline.seeds and other.seeds and baseline.seeds != other.seeds:
+    found = differences(baseline, other)
+    if found:
+        which = ", ".join(f"{key} {theirs}, not {ours}" for key, (ours, theirs) in found.items() if key in SAID)
+        yield (
+            f"its losses are of other examples than those of {arm}{f' ({which})' if which else ''}: only those on one "
+            "and the same data compare"
+        )
+    adapted = bool(found) and other.descends_from(baseline)
+    if baseline.seeds and other.seeds and baseline.seeds != other.seeds and not adapted:
         yield f"another seed than that of {arm} ({join_seeds([other])}, not {join_seeds([baseline])})"
     if baseline.recipe is not None and other.recipe is not None:
         ours, theirs = baseline.recipe.train.batch_size, other.recipe.train.batch_size

@@ -10,7 +10,7 @@ from pathlib import Path
 from ppdgrow.comparison.curves import Axis, EqualFigures, cost_ratio, equal_figures, recorded
 from ppdgrow.comparison.front import PayOff, grew_in_vain, pay_off
 from ppdgrow.comparison.history import RunHistory
-from ppdgrow.comparison.identity import same_data
+from ppdgrow.comparison.identity import are_comparable
 from ppdgrow.comparison.insertions import Insertion, SpikeCounts, SpikeSteps, find_spikes, insertions_of
 from ppdgrow.config.state import Cost, Validation
 from ppdgrow.statistics import Estimate, estimate
@@ -48,14 +48,14 @@ class ComparedRun:
     """One run with everything that is said of it.
 
     `reference` is the baseline's run of the same seed, or where there is none its first (`paired` is then False); for
-    the runs of the baseline it is the run itself. With a reference of other data (`same_data` is then False) no loss of
-    its own is compared. `on` are its figures on other data sets, by what these were called.
+    the runs of the baseline it is the run itself. Where their own examples differ (`comparable` is then False) none
+    of their losses is held against the other. `on` are its figures on other data sets, by what these were called.
     """
 
     history: RunHistory
     reference: RunHistory
     paired: bool = True
-    same_data: bool = True
+    comparable: bool = True
     test: Validation | None = None
     on: Mapping[str, FiguresOn] = field(default_factory=dict)
 
@@ -74,8 +74,8 @@ class ComparedRun:
 
     @cached_property
     def equal(self) -> EqualFigures | None:
-        """The run against its reference; None for the runs of the baseline, and where the two have other data."""
-        alone = self.history is self.reference or not self.same_data or self.beside_folder
+        """The run against its reference; None for the runs of the baseline, and where they do not compare."""
+        alone = self.history is self.reference or not self.comparable or self.beside_folder
         return None if alone else equal_figures(self.reference, self.history)
 
     @cached_property
@@ -98,17 +98,17 @@ class ComparedRun:
     @property
     def loss_difference(self) -> float | None:
         """Final validation loss minus that of the reference."""
-        return self.validation.loss - self.reference.final.validation.loss if self.same_data else None
+        return self.validation.loss - self.reference.final.validation.loss if self.comparable else None
 
     @property
     def accuracy_difference(self) -> float | None:
         """Final accuracy in percentage points minus that of the reference."""
         difference = self.validation.accuracy - self.reference.final.validation.accuracy
-        return 100.0 * difference if self.same_data else None
+        return 100.0 * difference if self.comparable else None
 
     def cost_to_loss(self, axis: Axis) -> float | None:
         """What it cost to reach the reference's final loss, over what it cost the reference; trials included."""
-        comparable = self.same_data and not self.beside_folder
+        comparable = self.comparable and not self.beside_folder
         return cost_ratio(self.reference, self.history, axis) if comparable else None
 
 
@@ -133,7 +133,7 @@ class ComparedArm:
     def against(self, baseline: ComparedArm) -> ComparedArm:
         """The arm with each of its runs held against the baseline's run of the same seed.
 
-        One that was trained from a run of the baseline, on other data, is held against that one.
+        One that was trained from a run of the baseline, on other examples, is held against that one.
         """
         first = baseline.first.history
         references = {history.seeds: history for history in reversed(baseline.histories)}
@@ -144,15 +144,15 @@ class ComparedArm:
             found = (
                 first if first.is_folder else _parent_of(history, baseline.histories) or references.get(history.seeds)
             )
-            own = same_data(found or first, history)
-            runs.append(ComparedRun(history, found or first, paired=found is not None, same_data=own))
+            comparable = are_comparable(found or first, history)
+            runs.append(ComparedRun(history, found or first, paired=found is not None, comparable=comparable))
         return replace(self, runs=tuple(runs))
 
     def judged_beside(self, histories: Sequence[RunHistory]) -> ComparedArm:
         """The arm, if it grew or tried to, with its figures against the ungrown ones of all these runs."""
         tried = [history for history in self.histories if history.insertions or grew_in_vain(history)]
         grown = [history for history in tried if not history.is_folder]
-        others = [history for history in histories if same_data(self.first.history, history)]
+        others = [history for history in histories if are_comparable(self.first.history, history)]
         return replace(self, pay_off=pay_off(grown, others)) if grown else self
 
     def missing_controls(self, folders: Collection[Path] = ()) -> Iterator[Words]:
@@ -167,9 +167,9 @@ class ComparedArm:
         return self.first.history is self.first.reference
 
     @property
-    def same_data(self) -> bool:
-        """Whether its own figures are of the same data as those of the baseline."""
-        return all(run.same_data for run in self.runs)
+    def comparable(self) -> bool:
+        """Whether its own figures are of the same examples as those of the baseline."""
+        return all(run.comparable for run in self.runs)
 
     @property
     def pairs(self) -> tuple[ComparedRun, ...]:
@@ -225,8 +225,8 @@ class ComparedArm:
 
 
 def _parent_of(history: RunHistory, others: Sequence[RunHistory]) -> RunHistory | None:
-    """The one of these from whose checkpoint a run was trained on, on other data."""
-    found = (other for other in others if history.descends_from(other) and not same_data(other, history))
+    """The one of these from whose checkpoint a run was trained on, on other examples."""
+    found = (other for other in others if history.descends_from(other) and not are_comparable(other, history))
     return next(found, None)
 
 

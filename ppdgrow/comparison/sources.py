@@ -14,7 +14,7 @@ from typing import Any, ClassVar, NamedTuple
 from ppdgrow.checkpoint import RunFolder
 from ppdgrow.comparison.arms import one_line
 from ppdgrow.comparison.history import RunHistory
-from ppdgrow.comparison.identity import same_data
+from ppdgrow.comparison.identity import are_comparable
 from ppdgrow.comparison.measures import ComparedRun, FiguresOn
 from ppdgrow.config.requests import CompareRequest
 from ppdgrow.config.schema import DataConfig, Recipe
@@ -55,14 +55,16 @@ class Examples:
         return self.dataset.identity(0).sha256[self.split]
 
     @property
-    def masked(self) -> float | None:
-        """The share of the tokens that is to be predicted; None where that is not chosen."""
+    def cut(self) -> dict[str, Any]:
+        """How the recipe cuts them, where it has a say."""
         recipe = self.setting.recipe
-        return recipe.data.mask_fraction if recipe.model.task == "mlm" else None
+        masked = recipe.data.mask_fraction if recipe.model.task == "mlm" else None
+        found = {"sequence_length": self.dataset.sequence_length, "mask_fraction": masked}
+        return {key: value for key, value in found.items() if value is not None}
 
     def are(self, others: Examples) -> bool:
         """Whether both are cut alike from the same content; other tokens of it may be fewer."""
-        same = (self.sha256, self.masked) == (others.sha256, others.masked)
+        same = (self.sha256, self.cut) == (others.sha256, others.cut)
         return same and (self.count == others.count or not self.same_tokens(others))
 
     def same_tokens(self, others: Examples) -> bool:
@@ -102,7 +104,7 @@ class Source(ABC):
         """Where a run keeps its figures."""
 
     def key(self, examples: Examples) -> dict[str, Any]:
-        """What decides the figures of a checkpoint, which itself fixes tokenizer and sequence length."""
+        """What decides the figures of a checkpoint, which itself fixes the tokenizer."""
         precision = examples.setting.precision
         return {f"{self.split}_sha256": examples.sha256, "precision": precision, "examples": examples.count}
 
@@ -163,7 +165,7 @@ class Source(ABC):
 
 @dataclass(frozen=True)
 class TheTestSplit(Source):
-    """All of the test split of the data of a run, read where the first run with this data has it."""
+    """All of the test split of a run's data, read where the first run on the same examples has it."""
 
     split: ClassVar[Split] = "test"
     whole: ClassVar[bool] = True
@@ -173,11 +175,11 @@ class TheTestSplit(Source):
         return run.test_path
 
     def data_of(self, run: RunHistory, recipe: Recipe, runs: Sequence[RunHistory]) -> DataConfig:
-        first = next(one for one in runs if same_data(one, run)).recipe
+        first = next(one for one in runs if are_comparable(one, run)).recipe
         return recipe.data if first is None else first.data
 
     def warnings(self, runs: Sequence[RunHistory], examples: Sequence[Examples]) -> list[str]:
-        firsts = {id(next(one for one in runs if same_data(one, run))) for run in runs}
+        firsts = {id(next(one for one in runs if are_comparable(one, run))) for run in runs}
         read = [(run, own.dataset) for run, own in zip(runs, examples, strict=True) if id(run) in firsts]
         return [text for run, dataset in read for text in changed_data(dataset, run.state, run.name)]
 
@@ -201,8 +203,7 @@ class OtherData(Source):
         return run.on_path
 
     def key(self, examples: Examples) -> dict[str, Any]:
-        masked = {} if examples.masked is None else {"mask_fraction": examples.masked}
-        return super().key(examples) | masked
+        return super().key(examples) | examples.cut
 
     @property
     def named(self) -> dict[str, str]:
