@@ -140,11 +140,21 @@ def test_figures_of_a_run_beside_it_are_recorded_as_ever() -> None:
     assert len(lines) == 2
 
 
-def test_a_folder_alone_or_beside_other_runs_is_refused(capfd: pytest.CaptureFixture[str]) -> None:
+def test_folders_alone_are_refused() -> None:
     with pytest.raises(ConfigError, match="has no loss of its own: give a run beside it"):
         compared("hf/llama", "hf/grown")
-    assert run(build_app(), ["compare", "hf/llama", "runs/all/seed-0", "--accept"]) in (2, 4)
-    assert len(capfd.readouterr().err.splitlines()) == 1
+
+
+def test_a_folder_is_the_parent_of_a_decision(capfd: pytest.CaptureFixture[str]) -> None:
+    words = ["compare", "hf/grown", "runs/pairs/seed-0", "--accept"]
+    assert run(build_app(), words) == 2, "it has the same blocks"
+    assert "has the same blocks as 'grown'" in capfd.readouterr().err
+    words = ["compare", "hf/llama", "runs/pairs/seed-0", "--accept", "--twin", "runs/all/seed-0", "--json"]
+    assert run(build_app(), words) in (0, 3)
+    found = json.loads(capfd.readouterr().out)
+    before, after = (run["validation"]["loss"] for run in found["runs"][:2])
+    assert (found["decision"]["loss_before"], found["decision"]["loss_after"]) == (before, after)
+    assert not any("lineage" in warning for warning in found["warnings"]), "the growth records what it grew"
 
 
 def test_a_document_of_it_is_json(capfd: pytest.CaptureFixture[str]) -> None:
