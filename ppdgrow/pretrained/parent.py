@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -11,7 +10,6 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from ppdgrow.atomic import sha256_file
 from ppdgrow.checkpoint import RunFolder
 from ppdgrow.checkpoint.format import TOKENIZER
 from ppdgrow.checkpoint.safe_read import invalid, plain_file
@@ -19,7 +17,7 @@ from ppdgrow.config.architecture import OWN_KEY, BlockSpec, PretrainedArchitectu
 from ppdgrow.config.kinds import Task
 from ppdgrow.errors import ConfigError
 from ppdgrow.pretrained import modeling_ppdgrow as modeling
-from ppdgrow.pretrained.folder import CONFIG, PretrainedFolder, read_folder, reading
+from ppdgrow.pretrained.folder import PretrainedFolder, read_folder, reading
 from ppdgrow.pretrained.language_model import (
     AUTO_CLASSES,
     LanguageModel,
@@ -95,13 +93,12 @@ def read_pretrained(path: Path, task: Task | None = None) -> PretrainedModel:
         if name not in drawn
     }
     unused = sorted({name.partition(".")[0] for name in found["unexpected_keys"]})
-    notes = (
-        [f"the new {AUTO_CLASSES[task].removeprefix('AutoModelFor')} head is drawn: {', '.join(drawn)}"]
-        if drawn
-        else []
-    )
-    notes += [f"of no use for the task {task}, and not taken along: {', '.join(unused)}.*"] if unused else []
-    return PretrainedModel(folder, architecture, tensors, tokenizer, _files(folder), _digest(folder), tuple(notes))
+    notes = []
+    if drawn:
+        notes.append(f"the {AUTO_CLASSES[task].removeprefix('AutoModelFor')} head is new and drawn: {', '.join(drawn)}")
+    if unused:
+        notes.append(f"of no use for the task {task}, and not taken along: {', '.join(unused)}.*")
+    return PretrainedModel(folder, architecture, tensors, tokenizer, _files(folder), folder.digest(), tuple(notes))
 
 
 def for_training(
@@ -208,10 +205,3 @@ def _stored_types(folder: PretrainedFolder) -> dict[str | None, torch.dtype]:
         sizes[entry.dtype] = sizes.get(entry.dtype, 0) + entry.size
     usual = DTYPES[max(sizes, key=lambda dtype: sizes[dtype])]
     return {None: usual} | {name: DTYPES[entry.dtype] for name, entry in floats.items()}
-
-
-def _digest(folder: PretrainedFolder) -> str:
-    digest = hashlib.sha256()
-    for name in (CONFIG, *folder.files):
-        digest.update(f"{name} {sha256_file(folder.path / name)}\n".encode())
-    return digest.hexdigest()
