@@ -24,9 +24,11 @@ from ppdgrow.config.options import Option, Request, kinds
 from ppdgrow.config.requests import CompareRequest, DeviceName, GrowRequest, LoadRequest, ProbeRequest, TrainRequest
 from ppdgrow.console import Narrator
 from ppdgrow.engine.device import resolve_device
+from ppdgrow.errors import ConfigError
 from ppdgrow.growth.grow import grow as run_grow
 from ppdgrow.growth.train import train as run_train
 from ppdgrow.nn.model import Model, build_model
+from ppdgrow.pretrained.folder import pretrained_folder
 from ppdgrow.pretrained.load import load_pretrained as load_pretrained
 from ppdgrow.probing.probe import probe as run_probe
 from ppdgrow.surgery import untie as untie_pairs
@@ -182,11 +184,13 @@ def load(path: AnyPath, *, device: DeviceName = "cpu", untie: bool = True) -> Mo
             gradient is zero up to rounding and the pair never learns anything.
 
     Raises:
-        ConfigError: the device is not there.
+        ConfigError: the device is not there, or it is a model of Transformers, which `load_pretrained` gives.
         InvalidInputError: the checkpoint is missing, cut off or altered.
     """
     request = LoadRequest.parse({"path": path, "device": device, "untie": untie})
     where = resolve_device(request.device)
+    if pretrained_folder(request.path) is not None:
+        raise ConfigError(f"{str(request.path)!r} is a model of Transformers: load it by ppdgrow.load_pretrained")
     checkpoint = load_parent(request.path, optimizer=False).checkpoint
     architecture, tensors = checkpoint.architecture, checkpoint.tensors
     if request.untie:

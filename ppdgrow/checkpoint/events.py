@@ -141,9 +141,10 @@ class GrowEvent(SurgeryEvent):
                 f"step {self.step}: trial {self.trial}, {self.layers_before} to {self.layers_after} layers by method "
                 f"{self.method}"
             )
+        losses = f", validation loss {self.loss_before} before and {self.loss_after} after"
         return (
             f"step {self.step}: grown from {self.layers_before} to {self.layers_after} layers by method {self.method}, "
-            f"blocks {', '.join(self.ids)}, validation loss {self.loss_before} before and {self.loss_after} after"
+            f"blocks {', '.join(self.ids)}{'' if self.loss_before is None else losses}"
         )
 
 

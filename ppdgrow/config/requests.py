@@ -38,7 +38,7 @@ class TrainRequest(Request):
     """A run from scratch, or on from a checkpoint."""
 
     checkpoint: Path | None = option(**_CHECKPOINT)
-    """Go on from this run folder or checkpoint; leave out for a new model."""
+    """Go on from this run folder or checkpoint, or fine-tune this folder of Transformers; leave out for a new model."""
     recipe: Path | Mapping[Any, Any] | None = option(
         "Recipe",
         "FILE",

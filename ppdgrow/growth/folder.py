@@ -9,8 +9,8 @@ from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 
-from ppdgrow.checkpoint import RunFolder, read_state
-from ppdgrow.checkpoint.events import GrowEvent, RemoveEvent, SurgeryEvent, append_events, read_events
+from ppdgrow.checkpoint import RunFolder, locate_checkpoint, read_state
+from ppdgrow.checkpoint.events import Event, GrowEvent, RemoveEvent, SurgeryEvent, append_events, read_events
 from ppdgrow.checkpoint.lineage import lineage_up_to
 from ppdgrow.checkpoint.safe_read import tree_of
 from ppdgrow.config.growth import GrowthConfig
@@ -19,7 +19,7 @@ from ppdgrow.console import Narrator
 from ppdgrow.engine.device import resolve_device
 from ppdgrow.errors import CheckFailedError, ConfigError
 from ppdgrow.pretrained.check import same_outputs
-from ppdgrow.pretrained.folder import PretrainedFolder, read_folder
+from ppdgrow.pretrained.folder import PretrainedFolder, in_run, read_folder
 from ppdgrow.pretrained.pairs import grow_pairs, known_pairs
 from ppdgrow.pretrained.plain import grow_plain
 from ppdgrow.pretrained.removal import remove_pairs
@@ -61,7 +61,7 @@ def grow_folder(request: GrowRequest, path: Path, narrator: Narrator) -> FolderG
     folder = read_folder(path, request.layer_path)
     surgery = _growth(folder, request) if request.remove is None else _removal(folder, request)
     out = request.out or _default_folder(folder, surgery.event)
-    check_place(out, folder.path)
+    check_place(out, _source(folder.path))
     repeated = _repeated(out, surgery.event)
     if repeated is not None:
         narrator.say(f"already done: {out} holds this result")
@@ -85,9 +85,7 @@ def grow_folder(request: GrowRequest, path: Path, narrator: Narrator) -> FolderG
         found |= {"ids": list(grown.ids), "bit_exact": same, "provenance": provenance()}
         found |= {} if request.remove else {"theta_0": grown.theta_0}
         event = surgery.event.model_copy(update=found)
-        known = RunFolder(folder.path.parent.parent).growth_path if folder.is_trained else None
-        lineage = [] if known is None else lineage_up_to(known, read_state(folder.path).step)
-        append_events(RunFolder(fresh).growth_path, [*lineage, event])  # after those that came along
+        append_events(RunFolder(fresh).growth_path, [*_lineage(folder.path), event])  # after those that came along
         written.append(event)
 
     grown = surgery.write(out=out, finish=finish)
@@ -96,6 +94,22 @@ def grow_folder(request: GrowRequest, path: Path, narrator: Narrator) -> FolderG
     theta_0 = "" if request.remove else f"; theta_0 {grown.theta_0}"
     narrator.say(f"{grown.method}: {', '.join(grown.ids)} {surgery.place}{theta_0}")
     return FolderGrowth(out, written[0], surgery.place)
+
+
+def _source(path: Path) -> Path:
+    """What is never written to: a folder, or the run that it is a checkpoint of."""
+    if not in_run(path):
+        return path
+    spelled, run = locate_checkpoint(path)[0].path, path.resolve().parent.parent
+    return spelled if spelled.resolve() == run else run
+
+
+def _lineage(path: Path) -> list[Event]:
+    """What a checkpoint in a run has behind it, all before the first step of the folder that is made of it."""
+    if not in_run(path):
+        return []
+    run = RunFolder(path.resolve().parent.parent)
+    return [event.model_copy(update={"step": 0}) for event in lineage_up_to(run.growth_path, read_state(path).step)]
 
 
 def _unused(request: GrowRequest) -> Iterator[str]:
@@ -146,15 +160,13 @@ def _removal(folder: PretrainedFolder, request: GrowRequest) -> _Surgery:
 
 def _default_folder(folder: PretrainedFolder, event: SurgeryEvent) -> Path:
     """A folder beside the input, the end of its name a digest of how it was grown."""
-    path = folder.path.resolve()
-    place = folder.path.parent
-    if folder.is_trained:
-        path, place = path.parent.parent, place.parent.parent
+    source = _source(folder.path)
+    path = source.resolve()
     if tree_of(path) != path:
         raise ConfigError(f"{str(folder.path)!r} is in a cache of the hub, where nothing is written: add --out FOLDER")
     how = json.dumps(event.model_dump(exclude={"parent"}, exclude_unset=True), sort_keys=True)
     done = "grown" if isinstance(event, GrowEvent) else "removed"
-    return place / f"{path.name}-{done}-{hashlib.sha256(how.encode()).hexdigest()[:8]}"
+    return source.parent / f"{path.name}-{done}-{hashlib.sha256(how.encode()).hexdigest()[:8]}"
 
 
 def _repeated(out: Path, asked: SurgeryEvent) -> SurgeryEvent | None:

@@ -13,6 +13,7 @@ from torch import Tensor, nn
 
 from ppdgrow.config.schema import TrainConfig
 from ppdgrow.errors import InvalidInputError
+from ppdgrow.nn.parts import NAMES
 
 State = Mapping[str, Tensor]
 # momentum: as the weight, and of its sign; scale: as the weight, without a sign; counter: one number.
@@ -34,8 +35,8 @@ class Update:
         raise NotImplementedError
 
     @staticmethod
-    def takes(name: str, parameter: Tensor, owner: nn.Module) -> bool:
-        """Whether it is made for a parameter that belongs to the module `owner`."""
+    def takes(parameter: Tensor, owner: nn.Module, *, in_block: bool) -> bool:
+        """Whether it is made for a parameter that belongs to the module `owner`, within a block of the model or not."""
         return True
 
     def step(self, suppressed: Tensor) -> None:
@@ -108,8 +109,10 @@ class Muon(Update):
         ]
 
     @staticmethod
-    def takes(name: str, parameter: Tensor, owner: nn.Module) -> bool:
-        return name.startswith("blocks.") and isinstance(owner, nn.Linear) and parameter.ndim == 2
+    def takes(parameter: Tensor, owner: nn.Module, *, in_block: bool) -> bool:
+        # Transformers' Conv1D is a linear map, its matrix transposed, which is all the same here.
+        linear = isinstance(owner, nn.Linear) or type(owner).__name__ == "Conv1D"
+        return in_block and linear and parameter.ndim == 2
 
     @torch.no_grad()
     def step(self, suppressed: Tensor) -> None:
@@ -133,10 +136,11 @@ OPTIMIZERS: dict[str, tuple[type[Update], ...]] = {"adamw": (AdamW,), "muon": (M
 def updates_of(model: nn.Module, optimizer: str) -> dict[str, type[Update]]:
     """How each trainable parameter is updated, by its name."""
     found = {}
+    blocks = getattr(model, "blocks_prefix", f"{NAMES.prefix}.")
     for name, parameter in model.named_parameters():
         if parameter.requires_grad:
-            owner = model.get_submodule(name.rpartition(".")[0])
-            found[name] = next(update for update in OPTIMIZERS[optimizer] if update.takes(name, parameter, owner))
+            owner, inside = model.get_submodule(name.rpartition(".")[0]), name.startswith(blocks)
+            found[name] = next(u for u in OPTIMIZERS[optimizer] if u.takes(parameter, owner, in_block=inside))
     return found
 
 

@@ -4,18 +4,21 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping
+from pathlib import Path
 from typing import Any
 
 from ppdgrow.config.architecture import OWN_KEY
 from ppdgrow.console.page import plain
-from ppdgrow.pretrained.folder import PretrainedFolder
+from ppdgrow.pretrained.folder import PretrainedFolder, in_run
 from ppdgrow.pretrained.write import PARENT_CARD, Grown
 from ppdgrow.provenance import provenance
 
 
-def parent_name(folder: PretrainedFolder) -> str:
-    """The parent as people call it: `owner/name` from a hub cache, else the folder's own name."""
-    path = folder.path.resolve()
+def parent_name(path: Path) -> str:
+    """A folder as people call it: `owner/name` from a hub cache, of a checkpoint `RUN/step-N`, else its own name."""
+    path = path.resolve()
+    if in_run(path):
+        return f"{path.parent.parent.name}/{path.name}"
     if path.parent.name == "snapshots" and path.parent.parent.name.startswith("models--"):
         return path.parent.parent.name.removeprefix("models--").replace("--", "/")
     return path.name
@@ -31,7 +34,7 @@ def model_card(folder: PretrainedFolder, grown: Grown, config: Mapping[str, Any]
         [
             f"# {plain(grown.out.name)}",
             "",
-            f"{plain(parent_name(folder))}, made deeper with ppdgrow {made['ppdgrow']}. {card}".rstrip(),
+            f"{plain(parent_name(folder.path))}, made deeper with ppdgrow {made['ppdgrow']}. {card}".rstrip(),
             "",
             "| | |",
             "| --- | --- |",

@@ -17,7 +17,7 @@ from typing import Any, NamedTuple
 
 from ppdgrow.atomic import sha256_file
 from ppdgrow.checkpoint import RunFolder, locate_checkpoint
-from ppdgrow.checkpoint.format import MANIFEST
+from ppdgrow.checkpoint.format import MANIFEST, STEP_NAME
 from ppdgrow.checkpoint.safe_read import MAX_JSON_BYTES, PLAIN_NAME, WAY_OUT, invalid, one_line, plain_file, read_json
 from ppdgrow.checkpoint.shards import INDEX, SINGLE, read_header, weight_files
 from ppdgrow.config.architecture import OWN_KEY
@@ -95,7 +95,7 @@ class PretrainedFolder:
 
     @property
     def is_trained(self) -> bool:
-        """Whether it is a checkpoint of a run."""
+        """Whether ppdgrow trained it since it was grown: it is a checkpoint of a run, or was saved from one."""
         own = self.config.get(OWN_KEY)
         return isinstance(own, dict) and "training" in own
 
@@ -168,11 +168,19 @@ def is_pretrained(path: Path) -> bool:
     path = snapshot(path)
     if (path / ADAPTER).is_file() or any(path.glob("*.gguf")):
         return True
-    if (path / MANIFEST).exists() or path.parent.name == "checkpoints":
-        return False  # a checkpoint of a run
+    if in_run(path):
+        return False
+    if (path / MANIFEST).exists():  # a copy of a checkpoint, which for Transformers is a folder of its own
+        return _names_model_type(path)
     if (path / SINGLE).exists() or (path / INDEX).exists():
         return True  # whatever its config.json says
     return _names_model_type(path)
+
+
+def in_run(path: Path) -> bool:
+    """Whether a folder is a checkpoint in a run folder."""
+    path = path.resolve()
+    return path.parent.name == "checkpoints" and STEP_NAME.fullmatch(path.name) is not None
 
 
 def _names_model_type(path: Path) -> bool:
@@ -191,10 +199,10 @@ def pretrained_folder(path: Path) -> Path | None:
     if is_pretrained(path):
         return path
     try:
-        newest = (RunFolder(path).checkpoints() or [path])[-1]
+        found = any(map(_names_model_type, RunFolder(path).checkpoints() or [path]))
     except OSError:
         return None
-    return locate_checkpoint(path)[1] if _names_model_type(newest) else None
+    return locate_checkpoint(path)[1] if found else None
 
 
 def snapshot(path: Path) -> Path:

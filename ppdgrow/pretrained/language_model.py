@@ -12,12 +12,12 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
-from torch._subclasses.fake_tensor import FakeTensor, FakeTensorMode
+from torch._subclasses.fake_tensor import DataDependentOutputException, FakeTensor, FakeTensorMode
 from torch.utils.flop_counter import FlopCounterMode
 
 from ppdgrow.config.architecture import PretrainedArchitecture
 from ppdgrow.config.kinds import Task
-from ppdgrow.errors import InvalidInputError
+from ppdgrow.errors import ConfigError, InvalidInputError
 from ppdgrow.pretrained.library import load_config, quiet, refused_by_transformers, without_kernels
 from ppdgrow.pretrained.refusals import CONFIG
 
@@ -27,6 +27,11 @@ NAMES_BY_TYPE: Mapping[Task, str] = {
     "mlm": "MODEL_FOR_MASKED_LM_MAPPING_NAMES",
 }
 WAY_OUT = "the weights do not belong to this config.json; use the checkpoint as it was written"
+UNPADDED = "warn_if_padding_and_no_attention_mask"  # a method of some models, which waits for the device
+
+
+def _is_unpadded(*_: Any) -> None:
+    """No input is padded here, also where the padding's token occurs."""
 
 
 class LanguageModel(nn.Module):
@@ -37,10 +42,21 @@ class LanguageModel(nn.Module):
         self.architecture = architecture
         self._inner = (inner,)  # in a tuple: as a submodule it would give all names a prefix
         self._parameters, self._buffers, self._modules = inner._parameters, inner._buffers, inner._modules
+        for name, parameter in self.named_parameters():
+            parameter.requires_grad_("pooler" not in name.split("."))  # on which no logits depend
+        for module in inner.modules():
+            if hasattr(module, UNPADDED):
+                setattr(module, UNPADDED, _is_unpadded)
+
+    @property
+    def blocks_prefix(self) -> str:
+        """What the names of the parameters within layers begin with."""
+        return self.architecture.layers_prefix
 
     def forward(self, inputs: Tensor) -> Tensor:
         """Logits `(B, T, V)` of ids `(B, T)`."""
-        logits: Tensor = self._inner[0](input_ids=inputs, use_cache=False).logits
+        with quiet():
+            logits: Tensor = self._inner[0](input_ids=inputs, use_cache=False).logits
         return logits
 
     def train(self, mode: bool = True) -> LanguageModel:
@@ -101,16 +117,15 @@ def build_language_model(
         inner, found = made.from_pretrained(
             None, config=config, state_dict=copies, dtype=torch.float32, output_loading_info=True
         )
-    missing = set(found["missing_keys"]) - (set(architecture.drawn) if seed is not None else set())
+    model = LanguageModel(architecture, inner)
+    missing = found["missing_keys"] & model.state_dict().keys()  # not the second names of tied ones
+    missing -= set(architecture.drawn) if seed is not None else set()
     for what, names in (("is missing", missing), ("is not expected", set(found["unexpected_keys"]))):
         if names:
             raise InvalidInputError(f"tensor {min(names)!r} {what}; {WAY_OUT}")
     for name, shape, expected in sorted(found["mismatched_keys"]):
         raise InvalidInputError(f"tensor {name!r} is {tuple(shape)}, expected {tuple(expected)}; {WAY_OUT}")
-    model = LanguageModel(architecture, inner.to(device))
-    for parameter in model.parameters():
-        parameter.requires_grad_(True)
-    return model.train()
+    return model.to(device).train()
 
 
 def _shapes_alone(made: Any, config: Any, **options: Any) -> Any:
@@ -133,9 +148,21 @@ def forward_flops(config: Mapping[str, Any], task: Task, length: int) -> int:
     """FLOPs per token of a forward pass over `length` tokens, counted by PyTorch on tensors without content.
 
     The attention is the plain one, of which all products are counted, also where a mask hides half of them.
+
+    Raises:
+        InvalidInputError: the model cannot run as its config makes it.
+        ConfigError: it computes by the values of its inputs.
     """
-    made, config = model_class(config, task)
-    with FakeTensorMode(), FlopCounterMode(display=False) as counter:
-        model = _shapes_alone(made, config, attn_implementation="eager").eval()
-        model(input_ids=torch.zeros(1, length, dtype=torch.long), use_cache=False)
+    made, loaded = model_class(config, task)
+    with refused_by_transformers(Path(CONFIG)), quiet(), FakeTensorMode(), FlopCounterMode(display=False) as counter:
+        model = _shapes_alone(made, loaded, attn_implementation="eager").eval()
+        try:
+            model(input_ids=torch.zeros(1, length, dtype=torch.long), use_cache=False)
+        except DataDependentOutputException:
+            counter = None
+    if counter is None:
+        raise ConfigError(
+            f"{CONFIG}: a {made.__name__} computes by the values of its inputs, so that what it costs is not known "
+            "beforehand: ppdgrow does not train it"
+        )
     return int(counter.get_total_flops()) // length

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from ppdgrow.errors import ConfigError
-from ppdgrow.pretrained.folder import read_folder
+from ppdgrow.pretrained.folder import pretrained_folder, read_folder
 from ppdgrow.pretrained.library import KERNELS
 
 
@@ -15,7 +15,7 @@ def load_pretrained(path: Any, auto: str | None = None, **options: Any) -> Any:
     """The model of a folder of Transformers, also of one with pairs, which needs no `trust_remote_code` here.
 
     Args:
-        path: the folder.
+        path: the folder, or a run that trained one, whose newest checkpoint it is then.
         auto: the auto class that it is loaded as, such as `AutoModelForCausalLM`; as it was saved by default.
         options: as `from_pretrained` takes them, such as `dtype` or `device_map`.
 
@@ -23,7 +23,7 @@ def load_pretrained(path: Any, auto: str | None = None, **options: Any) -> Any:
         InvalidInputError: the folder is damaged, or of a sort that ppdgrow does not read.
         ConfigError: Transformers is not installed, or the model cannot be loaded as `auto`.
     """
-    folder = read_folder(Path(path))
+    folder = read_folder(pretrained_folder(Path(path)) or Path(path))
     transformers: Any = import_module("transformers")
     names = folder.config.get("architectures") or ()
     wanted = auto or (names[0] if names else "AutoModel")

@@ -75,7 +75,7 @@ def grow_pairs(
     method = ",".join(block["kind"] for block in new)
     event = {
         "method": method,
-        "parent": parent_name(folder),
+        "parent": parent_name(folder.path),
         "positions": [block["after"] for block in new],
         "layers_before": folder.num_layers + 2 * len(known),
         "ids": [block["id"] for block in new],

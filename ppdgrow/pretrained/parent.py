@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
+from functools import reduce
 from pathlib import Path
 from typing import Any
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from ppdgrow.checkpoint import RunFolder
 from ppdgrow.checkpoint.format import TOKENIZER
@@ -31,9 +32,10 @@ from ppdgrow.pretrained.load import load_pretrained
 from ppdgrow.pretrained.pairs import known_pairs
 from ppdgrow.pretrained.plain import DTYPES
 from ppdgrow.pretrained.skeleton import layer_list
-from ppdgrow.pretrained.write import CODE, carried_over
+from ppdgrow.pretrained.write import CARD, CODE, PARENT_CARD, carried_over
 
 TYPES = ("dtype", "torch_dtype")  # what configs call the type in which a model is loaded
+MOST_NAMED = 4  # modules in a note
 LONGEST = 512  # tokens of a sequence where neither model nor recipe limit it; the FLOPs are counted anew for a run
 
 
@@ -53,6 +55,11 @@ class PretrainedModel:
     digest: str
     notes: tuple[str, ...]
 
+    @property
+    def stored(self) -> torch.dtype:
+        """The type of the first tensor."""
+        return next(tensor.dtype for tensor in self.tensors.values())
+
 
 def read_pretrained(path: Path, task: Task | None = None) -> PretrainedModel:
     """Read a folder with its weights, for the task of its head or, if it has none for text, for `task`.
@@ -64,13 +71,14 @@ def read_pretrained(path: Path, task: Task | None = None) -> PretrainedModel:
     folder = read_folder(path)
     task = _task(folder, task)
     tokenizer = _tokenizer(folder.path)
+    types = {name: DTYPES[entry.dtype] for name, entry in folder.entries.items() if entry.dtype in DTYPES}
+    widest = reduce(torch.promote_types, types.values())  # each type goes into it and back without a change
     with quiet():
-        model, found = load_pretrained(folder.path, AUTO_CLASSES[task], dtype=torch.float32, output_loading_info=True)
-    drawn = tuple(sorted(found["missing_keys"]))
+        model, found = load_pretrained(folder.path, AUTO_CLASSES[task], dtype=widest, output_loading_info=True)
     config = _config(folder, task)
     prefix, _ = layer_list(model, folder.num_layers, folder)
     loaded = getattr(model.config, "parent", lambda: model.config)()
-    longest = getattr(loaded, "max_position_embeddings", None)
+    longest = _longest(model, loaded)
     blocks = tuple(_blocks(folder))
     architecture = PretrainedArchitecture(
         task=task,
@@ -83,22 +91,23 @@ def read_pretrained(path: Path, task: Task | None = None) -> PretrainedModel:
         parameters=sum(parameter.numel() for parameter in model.parameters()),
         forward_flops=1,
         newest=tuple(_newest(folder, blocks)),
-        drawn=drawn,
     )
-    types = _stored_types(folder)
     state = LanguageModel(architecture, model).state_dict()
+    drawn = tuple(sorted(found["missing_keys"] & state.keys()))
     tensors = {
-        name: tensor.to(types.get(name, types[None])) if tensor.is_floating_point() else tensor
+        name: tensor.to(_stored_type(name, types, model.base_model_prefix, widest))
+        if tensor.is_floating_point()
+        else tensor
         for name, tensor in state.items()
         if name not in drawn
     }
-    unused = sorted({name.partition(".")[0] for name in found["unexpected_keys"]})
-    notes = []
-    if drawn:
-        notes.append(f"the {AUTO_CLASSES[task].removeprefix('AutoModelFor')} head is new and drawn: {', '.join(drawn)}")
-    if unused:
-        notes.append(f"of no use for the task {task}, and not taken along: {', '.join(unused)}.*")
-    return PretrainedModel(folder, architecture, tensors, tokenizer, _files(folder), folder.digest(), tuple(notes))
+    files, left = _files(folder)
+    notes = [f"the new {AUTO_CLASSES[task].removeprefix('AutoModelFor')} head is drawn: {_modules(drawn)}"]
+    notes = notes if drawn else []
+    unused = [name for name in (_modules(found["unexpected_keys"]), *left) if name]
+    notes += [f"of no use for the task {task}, and not taken along: {', '.join(unused)}"] if unused else []
+    architecture = architecture.model_copy(update={"drawn": drawn})
+    return PretrainedModel(folder, architecture, tensors, tokenizer, files, folder.digest(), tuple(notes))
 
 
 def for_training(
@@ -115,6 +124,21 @@ def for_training(
     return ready, {**tensors, **drawn}
 
 
+def _longest(model: nn.Module, config: Any) -> int | None:
+    """The most positions that a model takes; some families count theirs from behind the id of the padding."""
+    longest = getattr(config, "max_position_embeddings", None)
+    for name, module in model.named_modules():
+        if isinstance(module, nn.Embedding) and "position" in name and module.padding_idx is not None:
+            longest = module.num_embeddings - module.padding_idx - 1
+    return longest if isinstance(longest, int) and longest > 0 else None
+
+
+def _modules(names: Iterable[str]) -> str:
+    """The modules that some parameters belong to, the first of them by name."""
+    modules = sorted({name.rpartition(".")[0] or name for name in names})
+    return ", ".join([*modules[:MOST_NAMED], *(["..."] if len(modules) > MOST_NAMED else [])])
+
+
 def _task(folder: PretrainedFolder, asked: Task | None) -> Task:
     """That of the head; of a model without one, or with one that is not for text, what is asked for."""
     heads = folder.parent_config.get("architectures") or ()
@@ -127,7 +151,8 @@ def _task(folder: PretrainedFolder, asked: Task | None) -> Task:
         raise ConfigError(f"{where}, and training takes language models alone: lm or mlm")
     if asked is None:
         raise ConfigError(
-            f"{where}, which has no head of a language model: add -o model.task={possible[0]} to draw one"
+            f"{where}, not a model for {' or '.join(AUTO_CLASSES)}: add -o model.task={possible[0]} to train it as "
+            "one; what it lacks of that head is drawn"
         )
     if asked != possible[0]:
         raise ConfigError(f"{where}, which cannot be trained for the task {asked}: expected {possible[0]}")
@@ -187,21 +212,21 @@ def _tokenizer(path: Path) -> str:
             raise invalid(path / TOKENIZER, "not UTF-8 text") from None
 
 
-def _files(folder: PretrainedFolder) -> dict[str, bytes]:
-    """What belongs to the model beside config, weights and tokenizer.json, and for pairs their code."""
-    files, _ = carried_over(folder.path)
-    apart = (TOKENIZER, RunFolder(folder.path).growth_path.name)  # a run has its own record of the growths
-    found = {name: path.read_bytes() for name, path in files.items() if "/" not in name and name not in apart}
+def _files(folder: PretrainedFolder) -> tuple[dict[str, bytes], list[str]]:
+    """What belongs to the model beside config, weights and tokenizer.json, for pairs their code; and what is left."""
+    with reading(folder.path):
+        files, _ = carried_over(folder.path)
+        if (card := folder.path / CARD).is_file():
+            files = {PARENT_CARD: card, **files}
+        run = RunFolder(folder.path)
+        apart = (TOKENIZER, run.growth_path.name, run.metrics_path.name)  # a run has records of its own
+        found = {name: path.read_bytes() for name, path in files.items() if "/" not in name and name not in apart}
     if folder.has_pairs:
         found[CODE] = Path(modeling.__file__).read_bytes()
-    return found
+    return found, sorted({f"{name.partition('/')[0]}/" for name in files if "/" in name})
 
 
-def _stored_types(folder: PretrainedFolder) -> dict[str | None, torch.dtype]:
-    """The type of each tensor on the disk, and under None that of most of their elements."""
-    floats = {name: entry for name, entry in folder.entries.items() if entry.dtype in DTYPES}
-    sizes: dict[str, int] = {}
-    for entry in floats.values():
-        sizes[entry.dtype] = sizes.get(entry.dtype, 0) + entry.size
-    usual = DTYPES[max(sizes, key=lambda dtype: sizes[dtype])]
-    return {None: usual} | {name: DTYPES[entry.dtype] for name, entry in floats.items()}
+def _stored_type(name: str, types: Mapping[str, torch.dtype], base: str, otherwise: torch.dtype) -> torch.dtype:
+    """That of a parameter on the disk, where a file of the base model alone lacks the prefix `base` of its names."""
+    names = (name, name.removeprefix(f"{base}."), f"{base}.{name}")
+    return next((types[each] for each in names if each in types), otherwise)

@@ -113,7 +113,7 @@ def grow_plain(
     )
     event = {
         "method": method,
-        "parent": parent_name(folder),
+        "parent": parent_name(folder.path),
         "positions": list(grown.positions),
         "layers_before": grown.layers_before,
         **({"seed": seed} if way.draws else {}),

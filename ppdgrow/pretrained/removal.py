@@ -72,7 +72,7 @@ def remove_pairs(
         notes=(),
         preserves=all(_is_identity(folder, block) for block in gone),
     )
-    event = {"method": "remove", "parent": parent_name(folder), "ids": list(grown.ids)}
+    event = {"method": "remove", "parent": parent_name(folder.path), "ids": list(grown.ids)}
     base = {key: value for key, value in folder.parent_config.items() if key != "model_type"}
     base = with_lineage(base, Stack(tuple(range(folder.num_layers)), ()), event, trained=folder.is_trained)
     pairs = {**folder.config["pairs"], "blocks": left}

@@ -14,8 +14,9 @@ from torch import nn
 
 from ppdgrow.checkpoint import Checkpoint, RunFolder, lines_up_to, manifest_digest, read_checkpoint, read_located
 from ppdgrow.checkpoint.events import Event
+from ppdgrow.checkpoint.format import TOKENIZER
 from ppdgrow.checkpoint.lineage import lineage_up_to, used_ids
-from ppdgrow.config.architecture import InputSpec, PretrainedArchitecture, TokenInput
+from ppdgrow.config.architecture import InputSpec, PretrainedArchitecture
 from ppdgrow.config.kinds import FAMILIES, PRETRAINED, Task
 from ppdgrow.config.load import Layer, Resolved, read_run_recipe, resolve
 from ppdgrow.config.requests import PrecisionName
@@ -23,6 +24,8 @@ from ppdgrow.config.schema import DataConfig, ModelConfig, Recipe
 from ppdgrow.config.state import DataIdentity, Environment, Ledger, TrainerState, Validation
 from ppdgrow.console import Narrator
 from ppdgrow.data import Batch, Batches, Dataset, Split, open_dataset
+from ppdgrow.data.text import TextDataset
+from ppdgrow.data.tokenization import MASKS
 from ppdgrow.engine.device import Precision, describe_environment, resolve_device
 from ppdgrow.engine.evaluate import Evaluation, evaluate
 from ppdgrow.engine.stop_flag import StopFlag
@@ -30,6 +33,7 @@ from ppdgrow.errors import ConfigError, InvalidInputError
 from ppdgrow.optim.optimizer import check_moments
 from ppdgrow.optim.schedule import Schedule
 from ppdgrow.pretrained.folder import is_pretrained
+from ppdgrow.pretrained.library import require_transformers
 from ppdgrow.training.models import build_model
 
 SHORT_NAMES = {torch.bfloat16: "bf16", torch.float16: "fp16", torch.float64: "fp64"}
@@ -54,6 +58,11 @@ class Parent:
         return self.resolved.recipe
 
     @property
+    def is_folder(self) -> bool:
+        """Whether it is a folder of Transformers, and no checkpoint in a run."""
+        return self.folder == self.run.path
+
+    @property
     def step(self) -> int:
         return self.checkpoint.state.step
 
@@ -63,7 +72,7 @@ class Parent:
 
     def metrics(self) -> list[dict[str, Any]]:
         """The lines of `metrics.jsonl` up to the checkpoint's step."""
-        return lines_up_to(self.run.metrics_path, self.step)
+        return [] if self.is_folder else lines_up_to(self.run.metrics_path, self.step)
 
     def used_ids(self) -> frozenset[str]:
         """Block ids that some ancestor had, whether or not they are still there."""
@@ -77,8 +86,10 @@ def load_parent(path: Path, *, optimizer: bool = True, task: Task | None = None)
 
     Raises:
         InvalidInputError: it is missing, cut off or altered, or the run's recipe is.
+        ConfigError: it is a model of Transformers, which is not installed.
     """
     if is_pretrained(path):
+        require_transformers(path)
         return _pretrained_parent(path, task)
     return read_located(path, partial(_load, optimizer))
 
@@ -93,6 +104,8 @@ def _load(optimizer: bool, run: RunFolder, folder: Path, skipped: tuple[str, ...
     except ConfigError as error:
         raise InvalidInputError(f"{str(run.recipe_path)!r} is not a valid recipe: {error}") from None
     checkpoint = read_checkpoint(folder, optimizer=optimizer)
+    if isinstance(checkpoint.architecture, PretrainedArchitecture):
+        require_transformers(folder)
     try:
         check_moments(checkpoint.moments, checkpoint.tensors)
     except InvalidInputError as error:
@@ -114,7 +127,9 @@ def _pretrained_parent(path: Path, task: Task | None) -> Parent:
         data=DataIdentity(name="unknown", tokenizer=None, sequence_length=None, sha256={}, validation_examples=0),
         environment=describe_environment(torch.device("cpu"), "fp32", accumulate=1),
     )
-    checkpoint = Checkpoint(found.architecture, found.tensors, {}, {}, state, found.tokenizer, files=found.files)
+    checkpoint = Checkpoint(
+        found.architecture, found.tensors, {}, {}, state, found.tokenizer, found.stored, files=found.files
+    )
     values = {
         "model.family": PRETRAINED,
         "model.stream": "residual",
@@ -273,10 +288,19 @@ def open_data(recipe: Recipe, parent: Parent | None, report: Callable[[str], obj
 
 def _check_fits(dataset: Dataset, parent: Parent) -> None:
     """Whether the ids and the length of the examples are such as a model of Transformers takes."""
-    given = dataset.input_spec(1)
-    model = parent.checkpoint.architecture
+    assert isinstance(dataset, TextDataset)
+    model, file = parent.checkpoint.architecture, parent.folder / TOKENIZER
     assert isinstance(model, PretrainedArchitecture)
-    assert isinstance(given, TokenInput)
+    try:
+        tokenizer = dataset.tokenizer
+    except InvalidInputError as error:
+        raise InvalidInputError(f"{str(file)!r}: {error}") from None
+    if dataset.task == "mlm" and tokenizer.mask_id is None:
+        raise ConfigError(
+            f"{str(file)!r} has no mask token ({' or '.join(MASKS)}), which the task mlm needs: add it with "
+            "Transformers, and resize the embedding"
+        )
+    given = dataset.input_spec(1)
     if given.vocabulary_size > model.input.vocabulary_size:
         raise ConfigError(
             f"the tokenizer of {str(parent.folder)!r} has {given.vocabulary_size:,} tokens, but its config.json a "

@@ -17,6 +17,7 @@ from ppdgrow.config.kinds import DATA_NAMES
 from ppdgrow.config.schema import DataConfig, Recipe, flatten
 from ppdgrow.data import canonical_name, open_dataset
 from ppdgrow.errors import ConfigError
+from ppdgrow.pretrained.card import parent_name
 from ppdgrow.training.context import Parent, changed_splits, resolved_recipe, task_of
 from ppdgrow.training.recipe import LENGTH, NOT_IDENTITY, differing_keys
 
@@ -33,8 +34,11 @@ def default_folder(parent: Parent | None, recipe: Recipe) -> Path:
     identity = {key: value for key, value in flatten(recipe.model_dump()).items() if key not in NOT_IDENTITY}
     identity["data.name"] = _data_place(recipe.data)
     if parent is not None:
-        place = sibling(parent, "trained", identity | {"parent_sha256": parent.digest})
-        return Path("runs") / place.name if parent.folder == parent.run.path else place  # a hub cache is not written to
+        values = identity | {"parent_sha256": parent.digest}
+        if not parent.is_folder:
+            return sibling(parent, "trained", values)
+        name = parent_name(parent.folder).rpartition("/")[2]  # a hub cache is not written to
+        return Path("runs") / f"{name}-trained-{_digest(values)}"
     model = recipe.model
     own = recipe.data.name not in DATA_NAMES
     name = (Path(recipe.data.name).resolve().stem.lstrip(".") or "data") if own else recipe.data.name

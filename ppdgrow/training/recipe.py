@@ -19,6 +19,8 @@ from ppdgrow.training.growth_schedule import unused_options
 NOT_IDENTITY = ("data.directory", "train.accumulate", "train.keep")
 # What a run that goes on takes from the new command: these, and another name of the same data.
 RENEWED = ("data.name", *NOT_IDENTITY)
+# Keys whose recorded values are those of a model of Transformers; of the other keys of `model` it knows nothing.
+KNOWN_OF_PRETRAINED = ("model.family", "model.task", "model.layers", "model.width", "data.tokenizer")
 # Keys that may change in a stopped run, where the learning rate up to its step is the same under both values.
 LENGTH = ("train.steps", "train.horizon", "train.decay")
 
@@ -159,9 +161,11 @@ def _refuse_contradictions(parent: Parent, resolved: Resolved) -> None:
         fixed = key.startswith("model.") or key == "data.tokenizer"
         fixed = fixed or (key == "data.sequence_length" and parent.recipe.model.family != PRETRAINED)
         if fixed and value != recorded[key]:
+            known = parent.recipe.model.family != PRETRAINED or key in KNOWN_OF_PRETRAINED
+            has = f"has {recorded[key]!r}" if known else "is what its config.json says"
             raise ConfigError(
-                f"{key} is {value!r} ({resolved.sources[key]}), but the checkpoint {str(parent.folder)!r} has "
-                f"{recorded[key]!r}: leave it out, or train a new model without a checkpoint"
+                f"{key} is {value!r} ({resolved.sources[key]}), but the checkpoint {str(parent.folder)!r} {has}: "
+                "leave it out, or train a new model without a checkpoint"
             )
 
 

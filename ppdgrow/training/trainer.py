@@ -8,6 +8,8 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from functools import partial
 
+import torch
+
 from ppdgrow.checkpoint import Checkpoint, RunFolder, append_jsonl, read_jsonl, write_checkpoint
 from ppdgrow.config.schema import TrainConfig
 from ppdgrow.config.state import Ledger, TrainerState
@@ -76,8 +78,8 @@ class Trainer:
         )
         set_rng_state(start.rng, setting.device, config.seed)
         self._setting, self._architecture, self._shards, self._files = setting, architecture, start.shards, start.files
-        frozen = (name for name, parameter in model.named_parameters() if not parameter.requires_grad)
-        self._frozen_types = {name: start.tensors[name].dtype for name in frozen}
+        frozen = {name: start.tensors[name] for name, p in model.named_parameters() if not p.requires_grad}
+        self._frozen = {name: tensor for name, tensor in frozen.items() if tensor.dtype != torch.float32}
         steps = (line for line in read_jsonl(run.metrics_path) if "train_loss" in line)
         self._recent = deque(steps, maxlen=TRAIN_LOSS_STEPS)
         latest = self._recent[-1] if self._recent else None
@@ -128,7 +130,7 @@ class Trainer:
         checkpoint = Checkpoint(
             architecture=self._architecture,
             tensors={
-                name: tensor.detach().cpu().to(self._frozen_types.get(name, tensor.dtype))
+                name: self._frozen[name] if name in self._frozen else tensor.detach().cpu()
                 for name, tensor in engine.model.state_dict().items()
             },
             moments=engine.optimizer.moments(),

@@ -170,10 +170,15 @@ def test_probe_refuses_what_needs_data(words: tuple[str, ...], parent: Path, ppd
     assert words[0] in refused.stderr
 
 
-@pytest.mark.parametrize("line", ["train hf/parent", "compare hf/parent hf/parent"])
-def test_the_other_commands_say_what_takes_such_a_folder(line: str, parent: Path, ppdgrow: Command) -> None:
-    refused = ppdgrow(line, code=4)
-    assert "a folder of Transformers" in refused.stderr
+def test_training_says_what_it_lacks_in_such_a_folder(parent: Path, ppdgrow: Command) -> None:
+    refused = ppdgrow(f"train {parent}", code=2)
+    assert "'hf/parent' has no tokenizer.json" in refused.stderr
+    assert refused.stderr.count("\n") == 1
+
+
+def test_comparison_says_what_takes_such_a_folder(parent: Path, ppdgrow: Command) -> None:
+    refused = ppdgrow(f"compare {parent} {parent}", code=4)
+    assert "a folder of Transformers, which only train, grow and probe take" in refused.stderr
 
 
 def test_growing_a_run_does_not_import_transformers() -> None:
