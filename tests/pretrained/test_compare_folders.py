@@ -9,8 +9,7 @@ from typing import Any
 
 import pytest
 import torch
-from tiny_models import make_folder, transformers
-from tokenizers import Tokenizer, decoders, models, pre_tokenizers
+from tiny_models import make_folder, transformers, write_byte_tokenizer
 
 import ppdgrow
 from ppdgrow.checkpoint import read_jsonl
@@ -34,14 +33,6 @@ def write_text(folder: Path, step: int) -> Path:
     return folder
 
 
-def write_tokenizer(folder: Path) -> None:
-    alphabet = sorted(pre_tokenizers.ByteLevel.alphabet())
-    tokenizer = Tokenizer(models.BPE(vocab={character: number for number, character in enumerate(alphabet)}, merges=[]))
-    tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
-    tokenizer.decoder = decoders.ByteLevel()
-    tokenizer.save(str(folder / "tokenizer.json"))
-
-
 @pytest.fixture(scope="module")
 def place(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
     """A small Llama, the same with a pair, and two seeds of both, trained."""
@@ -50,7 +41,7 @@ def place(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
         patch.chdir(place)
         write_text(Path("notes"), 3)
         write_text(Path("other notes"), 5)
-        write_tokenizer(make_folder("llama", Path("hf/llama"), vocab_size=256))
+        write_byte_tokenizer(make_folder("llama", Path("hf/llama"), vocab_size=256))
         ppdgrow.grow("hf/llama", pair="ffn", pairs=1, out="hf/grown", quiet=True)
         for seed in (0, 1):
             for arm, parent, only in (("all", "hf/llama", "all"), ("pairs", "hf/grown", "pairs")):
