@@ -59,14 +59,17 @@ class Outcome:
 
 
 class Worker:
-    """The client: starts the server, and has commands run one at a time. `scratch` holds what they print."""
+    """The client: starts the server, and has commands run one at a time.
 
-    def __init__(self, scratch: Path) -> None:
+    `scratch` holds what they print, `modules` are further ones for the server to import.
+    """
+
+    def __init__(self, scratch: Path, modules: Sequence[str] = ()) -> None:
         self._scratch = scratch
         root = str(Path(__file__).parents[1])
         environment = os.environ | {"OMP_NUM_THREADS": "1", "PYTHONPATH": root}
         self._server = subprocess.Popen(
-            [sys.executable, str(Path(__file__))],
+            [sys.executable, str(Path(__file__)), *modules],
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             text=True,
@@ -146,7 +149,7 @@ def _serve() -> None:
     torch.set_num_threads(1)
     for name in ("cli", "cli.app", "growth.train", "growth.grow", "comparison.compare"):
         importlib.import_module(f"ppdgrow.{name}")
-    for name in ("ppdgrow.probing.probe", "torch._dynamo", "tokenizers", "safetensors.torch"):
+    for name in ("ppdgrow.probing.probe", "torch._dynamo", "tokenizers", "safetensors.torch", *sys.argv[1:]):
         importlib.import_module(name)
     for line in sys.stdin:
         print(json.dumps(_request(json.loads(line))), flush=True)

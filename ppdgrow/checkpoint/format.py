@@ -191,6 +191,8 @@ def verify(folder: Path) -> tuple[Architecture, TrainerState, str | None]:
     architecture, state = read_config(folder), read_state(folder)
     if STEP_NAME.fullmatch(folder.name) and step_of(folder) != state.step:
         raise invalid(folder / STATE, f"step is {state.step}, expected that of the folder's name")
+    if isinstance(architecture, PretrainedArchitecture) and TOKENIZER not in listed:
+        raise invalid(folder / TOKENIZER, f"not listed in {MANIFEST}")
     tokenizer = _read_text(folder / TOKENIZER) if TOKENIZER in listed else None
     layout = weight_layout(folder)
     for name in (*layout, *([] if SINGLE in layout else [INDEX])):

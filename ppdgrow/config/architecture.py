@@ -122,6 +122,11 @@ class Architecture(Frozen):
         return self
 
     @property
+    def in_words(self) -> str:
+        """Which sort of model it is."""
+        return f"{self.family} ({self.stream})"
+
+    @property
     def layer_kind(self) -> str:
         """The kind of the model's layers (the family's first where every layer is gone)."""
         layers = [block.kind for block in self.blocks if block.type == "layer"]
@@ -194,6 +199,10 @@ class PretrainedArchitecture(Architecture):
         """The config, as Transformers reads it, with the rest under a key of its own."""
         training = self.model_dump(mode="json", exclude={"config"})
         return {**self.config, OWN_KEY: {**self.config.get(OWN_KEY, {}), "training": training}}
+
+    @property
+    def in_words(self) -> str:
+        return f"{self.config.get('base_model_type', self.config['model_type'])} of Transformers"
 
     @property
     def newest_ids(self) -> frozenset[str]:

@@ -18,10 +18,9 @@ from torch.utils.flop_counter import FlopCounterMode
 from ppdgrow.config.architecture import PretrainedArchitecture
 from ppdgrow.config.kinds import Task
 from ppdgrow.errors import ConfigError, InvalidInputError
-from ppdgrow.pretrained.library import load_config, quiet, refused_by_transformers, without_kernels
+from ppdgrow.pretrained.library import AUTO_CLASSES, load_config, quiet, refused_by_transformers, without_kernels
 from ppdgrow.pretrained.refusals import CONFIG
 
-AUTO_CLASSES: Mapping[Task, str] = {"lm": "AutoModelForCausalLM", "mlm": "AutoModelForMaskedLM"}
 NAMES_BY_TYPE: Mapping[Task, str] = {
     "lm": "MODEL_FOR_CAUSAL_LM_MAPPING_NAMES",
     "mlm": "MODEL_FOR_MASKED_LM_MAPPING_NAMES",
@@ -86,7 +85,10 @@ def model_class(config: Mapping[str, Any], task: Task) -> tuple[Any, Any]:
     names = class_names(str(config["model_type"]), task)
     own = [name for name in config.get("architectures") or () if name in names]
     if not names:
-        raise InvalidInputError(f"Transformers has no {AUTO_CLASSES[task]} for model_type {config['model_type']!r}")
+        raise InvalidInputError(
+            f"{CONFIG}: Transformers has no {AUTO_CLASSES[task]} of model_type {config['model_type']!r}: "
+            "pip install -U transformers, or take a model that it knows"
+        )
     return getattr(import_module("transformers"), (own or names)[0]), load_config(Path(), config)
 
 
@@ -114,9 +116,8 @@ def build_language_model(
     copies = {name: tensor.to(device, torch.float32, copy=True) for name, tensor in tensors.items()}
     with refused_by_transformers(Path(CONFIG)), quiet(), torch.random.fork_rng(devices=[]):
         torch.manual_seed(seed or 0)
-        inner, found = made.from_pretrained(
-            None, config=config, state_dict=copies, dtype=torch.float32, output_loading_info=True
-        )
+        options = {"dtype": torch.float32, "output_loading_info": True, "ignore_mismatched_sizes": True}
+        inner, found = made.from_pretrained(None, config=config, state_dict=copies, **options)
     model = LanguageModel(architecture, inner)
     missing = found["missing_keys"] & model.state_dict().keys()  # not the second names of tied ones
     missing -= set(architecture.drawn) if seed is not None else set()

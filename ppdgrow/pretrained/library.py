@@ -10,9 +10,11 @@ from pathlib import Path
 from typing import Any
 
 from ppdgrow.checkpoint.safe_read import one_line
+from ppdgrow.config.kinds import Task
 from ppdgrow.errors import ConfigError, InvalidInputError
 from ppdgrow.pretrained.refusals import CONFIG, FRESH_COPY
 
+AUTO_CLASSES: Mapping[Task, str] = {"lm": "AutoModelForCausalLM", "mlm": "AutoModelForMaskedLM"}
 KERNELS = frozenset({"_attn_implementation", "attn_implementation"})
 
 

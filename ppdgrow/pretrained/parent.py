@@ -20,14 +20,13 @@ from ppdgrow.errors import ConfigError
 from ppdgrow.pretrained import modeling_ppdgrow as modeling
 from ppdgrow.pretrained.folder import PretrainedFolder, read_folder, reading
 from ppdgrow.pretrained.language_model import (
-    AUTO_CLASSES,
     LanguageModel,
     build_language_model,
     class_names,
     forward_flops,
     model_class,
 )
-from ppdgrow.pretrained.library import quiet
+from ppdgrow.pretrained.library import AUTO_CLASSES, quiet
 from ppdgrow.pretrained.load import load_pretrained
 from ppdgrow.pretrained.pairs import known_pairs
 from ppdgrow.pretrained.plain import DTYPES

@@ -10,10 +10,11 @@ from typing import Any
 from ppdgrow.checkpoint import RunFolder, manifest_digest, read_config, read_state
 from ppdgrow.checkpoint.events import Event, read_events
 from ppdgrow.checkpoint.lineage import growth_entries
-from ppdgrow.config.architecture import Architecture
+from ppdgrow.config.architecture import Architecture, PretrainedArchitecture
 from ppdgrow.config.state import TrainerState
 from ppdgrow.console.page import plain
 from ppdgrow.nn.cost import count_parameters, flops_per_token, half_steps
+from ppdgrow.pretrained.library import AUTO_CLASSES
 from ppdgrow.training.control import Words
 
 
@@ -50,7 +51,7 @@ def model_card(
     lines = [
         f"# {name}",
         "",
-        f"A {architecture.family} ({architecture.stream} stream, task {architecture.task}) trained with ppdgrow.",
+        f"A {architecture.in_words}, for the task {architecture.task}, trained with ppdgrow.",
         "",
         "| | |",
         "| --- | --- |",
@@ -74,6 +75,8 @@ def model_card(
         lines += [
             f"| - of {plain(name)} | {accuracy:.4f} |" for name, accuracy in (figures.class_accuracy or {}).items()
         ]
+    if isinstance(architecture, PretrainedArchitecture):
+        lines += ["", *_loading(name, architecture, state.step)]
     lines += ["", "## Lineage", ""]
     lines += [f"- {text}" for event in lineage if (text := event.line()) is not None] or ["- trained from scratch"]
     if control is not None:
@@ -81,3 +84,10 @@ def model_card(
         lines += ["", "## Ungrown control", "", text, "", f"    {shlex.join(('ppdgrow', *control))}"]
     lines += ["", "## Recipe", "", "```yaml", recipe.rstrip("\n"), "```", ""]
     return "\n".join(lines)
+
+
+def _loading(name: str, architecture: PretrainedArchitecture, step: int) -> list[str]:
+    """How Transformers loads the last checkpoint, which is a folder of its own."""
+    folder = str(RunFolder(Path(name)).checkpoint_path(step))
+    with_code = f"{folder!r}, trust_remote_code=True" if architecture.pairs else repr(folder)
+    return ["## Loading", "", f"    {AUTO_CLASSES[architecture.task]}.from_pretrained({with_code})"]

@@ -222,7 +222,7 @@ def measures_precision(job: Job, device: torch.device) -> bool:
 def _introduction(job: Job, architecture: Architecture, setting: Setting, device: torch.device) -> tuple[str, str]:
     """The model in one line, and data, device and precision in another."""
     model = (
-        f"{architecture.family} ({architecture.stream}), {architecture.num_layers} layers, width "
+        f"{architecture.in_words}, {architecture.num_layers} layers, width "
         f"{architecture.width}, {format_count(count_parameters(architecture))} parameters, "
         f"{format_flops(flops_per_token(architecture))} per token"
     )

@@ -32,7 +32,16 @@ VALUES: Mapping[str, Any] = {
     "train.warmup_steps": 1,
     "train.lr": 1e-3,
 }
-TINY = [word for key, value in VALUES.items() for word in ("-o", f"{key}={value}")] + ["--data", "words.txt"]
+
+
+def tiny(*more: str) -> list[str]:
+    """Options of a tiny run on `words.txt`, and further ones, which go before."""
+    given = {word.partition("=")[0] for word in more}
+    words = [word for key, value in VALUES.items() if key not in given for word in ("-o", f"{key}={value}")]
+    return [*words, *(() if "--data" in more else ("--data", "words.txt")), *more]
+
+
+TINY = tiny()
 
 
 def write_text(path: Path = Path("words.txt"), *, lines: int = 300) -> Path:
@@ -89,22 +98,29 @@ def add_tokenizer(folder: Path, **options: Any) -> None:
 
 
 @cache
-def trained(name: str, *, pairs: bool = False, dtype: str = "float32") -> tuple[Path, Path]:
+def trained(name: str, *, pairs: bool = False, **options: Any) -> tuple[Path, Path]:
     """A folder and a run of two steps on it, made once for all tests, which only read them.
 
-    Each step is evaluated and saved. With `pairs` the folder has them, and only they were trained.
+    Each step is evaluated and saved. With `pairs` the folder has them, and only they were trained. `options` are those
+    of `make_folder`.
     """
     kept = tempfile.TemporaryDirectory()
     atexit.register(kept.cleanup)
     place = Path(kept.name)
-    folder = text_folder(name, place / "parent", dtype=dtype)
+    folder = text_folder(name, place / "parent", **options)
     if pairs:
         ppdgrow.grow(folder, pair="attention,ffn", pairs=2, out=place / "grown", quiet=True)
         folder = place / "grown"
-    values = {**VALUES, "data.name": str(write_text(place / "words.txt")), "train.only": "pairs" if pairs else "all"}
-    values |= {"train.steps": 2, "train.eval_every": 1, "train.save_every": 1, "train.clip_norm": 1e6}
-    ppdgrow.train(folder, values=values, out=place / "run", quiet=True)
+    write_text(place / "words.txt")
+    train_two_steps(folder, place / "run", pairs=pairs)
     return folder, place / "run"
+
+
+def train_two_steps(folder: Path, out: Path, *, pairs: bool = False) -> dict[str, Any]:
+    """What `trained` does; once more, it is the same command."""
+    values = {**VALUES, "data.name": str(folder.parent / "words.txt"), "train.only": "pairs" if pairs else "all"}
+    values |= {"train.steps": 2, "train.eval_every": 1, "train.save_every": 1, "train.clip_norm": 1e6}
+    return ppdgrow.train(folder, values=values, out=out, quiet=True)
 
 
 def step_folder(run: Path, step: int) -> Path:
