@@ -14,7 +14,7 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from inspect import Parameter, Signature, cleandoc
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any, TypeVar, get_origin
 
 import torch
 
@@ -79,7 +79,7 @@ def _parameters(request: type[Request]) -> Iterator[tuple[Parameter, str]]:
         text = option.doc or str(field.description)
         default = Parameter.empty if field.is_required() else field.default
         annotation: Any = field.annotation
-        if annotation == tuple[Path, ...]:
+        if get_origin(annotation) is tuple:
             annotation = AnyPath | Sequence[AnyPath]
         elif Path in kinds(annotation):
             annotation = AnyPath | annotation

@@ -36,7 +36,7 @@ SIZES = {
         equal_steps=3062,
         wider="--width 128 -o model.heads=4",
         budgets={"small": 3.42, "medium": 6.85, "large": 12.9},
-        rates={1: 24e-3, 2: 16e-3, 3: 8e-3, 4: 12e-3, 6: 12e-3, GROWN: 12e-3},
+        rates={1: 24e-3, 2: 16e-3, 3: 8e-3, 4: 12e-3, 6: 12e-3, 8: 12e-3, 12: 8e-3, GROWN: 12e-3},
     ),
     "cifar10-cpu": Size(steps=1500, at=400, equal_steps=1308, wider="--width 256 -o model.heads=8"),
     "cifar10-gpu": Size(steps=30_000, at=8100, equal_steps=25_963, wider="--width 768 -o model.heads=12"),

@@ -33,6 +33,7 @@ GROWTH = (
     "{at: 20, trial: {steps: 4, epsilon: -9.0}, candidates: [{method: zero}, {method: copy, pair: attention}]}]"
 )
 LAST = "growth=[{at: 14, trial: {steps: 3, epsilon: 1.0}}]"
+RECORDS = ("test.jsonl", "on.jsonl")  # of figures that compare has found
 CHAIN = 3  # kills of one run before it may end
 
 
@@ -62,7 +63,7 @@ SCENARIOS = {
     "trial-last": _scenario("train s --steps 5 --quiet --out r -o", LAST),
     **{f"grow-{method}": _scenario(f"grow s --method {method} --quiet --out r") for method in METHODS},
     "remove": _scenario("grow g --remove last --quiet --out r"),
-    "compare": _scenario("compare s b --test --json", out=None),
+    "compare": _scenario("compare s b --test --on ../others.txt --json", out=None),
 }
 
 
@@ -101,7 +102,8 @@ class Bench:
 
 @contextmanager
 def new_bench(base: Path) -> Iterator[Bench]:
-    """Inputs: an undecayed run `s`, `g` grown from it, and a baseline `b`."""
+    """Inputs: an undecayed run `s`, `g` grown from it, a baseline `b`, and two texts."""
+    (base / "others.txt").write_text("".join(f"another line, {number}\n" for number in range(900)))
     (base / "words.txt").write_text("".join(f"line {number} of text {number * number}\n" for number in range(900)))
     runs = base / "runs"
     runs.mkdir()
@@ -121,7 +123,7 @@ def tree(folder: Path) -> dict[str, bytes]:
     return {
         path.relative_to(folder).as_posix(): path.read_bytes()
         for path in sorted(folder.rglob("*"))
-        if path.is_file() and path.name not in (".lock", "test.jsonl")
+        if path.is_file() and path.name not in (".lock", *RECORDS)
     }
 
 
@@ -136,8 +138,8 @@ def leaves(folder: Path, name: str, outcome: Outcome) -> dict[str, Any]:
     out = SCENARIOS[name].out
     found: dict[str, Any] = {"names": names(folder)}
     if out is None:
-        tested = {run: (folder / run / "test.jsonl").read_text() for run in ("s", "b")}
-        return found | {"tested": tested, "document": json.loads(outcome.stdout)}
+        recorded = {(run, name): (folder / run / name).read_text() for run in ("s", "b") for name in RECORDS}
+        return found | {"recorded": recorded, "document": json.loads(outcome.stdout)}
     return found | {"result": result(str(folder / out)), "events": events(str(folder / out))}
 
 
@@ -175,8 +177,7 @@ def check(folder: Path, name: str, outcome: Outcome, before: int | None) -> None
     """What holds right after a kill."""
     scenario = SCENARIOS[name]
     if scenario.out is None:
-        for read in ("s", "b"):
-            path = folder / read / "test.jsonl"
+        for path in (folder / run / record for run in ("s", "b") for record in RECORDS):
             for line in path.read_bytes().splitlines()[:-1] if path.exists() else ():
                 json.loads(line)
         return

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 import yaml
 from synthetic_wikitext import write_wikitext
-from tiny_models import make_folder
+from tiny_models import make_folder, write_byte_tokenizer
 
 from ppdgrow.cli import build_app
 from ppdgrow.cli.app import run
@@ -53,8 +53,9 @@ def scaled_down(words: list[str]) -> list[str]:
     steps = max(2, int(option(words, "--steps") or 1000) // SCALE)
     given = {value.partition("=")[0] for name, value in itertools.pairwise(words) if name == "-o"}
     more = ["--quiet", "--steps", str(steps)]
+    own = ("model.heads", "data.tokenizer") if words[1].startswith("hf/") else ()  # a folder has these itself
     for key, value in TINY.items():
-        more += [] if key in given else ["-o", f"{key}={value}"]
+        more += [] if key in given or key in own else ["-o", f"{key}={value}"]
     new = words[1].startswith("-")
     return [*words, *more, *(["--width", "16"] if new else [])]
 
@@ -64,7 +65,8 @@ def test_every_command_runs_in_order(
 ) -> None:
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("PPDGROW_DATA", str(write_wikitext(tmp_path / "data")))
-    make_folder("llama", tmp_path / "hf/SmolLM")
+    write_byte_tokenizer(make_folder("llama", tmp_path / "hf/SmolLM", vocab_size=256))
+    write_wikitext(tmp_path / "notes")
     ran = []
     for words in commands(README):
         line = shlex.join(["ppdgrow", *words])

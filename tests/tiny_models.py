@@ -127,3 +127,14 @@ def edit_config(path: Path, **changes: Any) -> None:
     config = {**read_config(path), **changes}
     kept = {key: value for key, value in config.items() if value is not None}
     (path / "config.json").write_text(json.dumps(kept))
+
+
+def write_byte_tokenizer(folder: Path) -> None:
+    """A tokenizer whose 256 tokens are the bytes."""
+    from tokenizers import Tokenizer, decoders, models, pre_tokenizers
+
+    alphabet = sorted(pre_tokenizers.ByteLevel.alphabet())
+    tokenizer = Tokenizer(models.BPE(vocab={character: number for number, character in enumerate(alphabet)}, merges=[]))
+    tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
+    tokenizer.decoder = decoders.ByteLevel()
+    tokenizer.save(str(folder / "tokenizer.json"))

@@ -39,6 +39,7 @@ class RunFolder:
     metrics_path = _Place("metrics.jsonl")  # a line per optimizer step and evaluation; wall-clock only under "timing"
     growth_path = _Place("growth.jsonl")  # lineage and events, with figures, command, version, commit and machine
     test_path = _Place("test.jsonl")  # figures on the test split, by checkpoint, where compare --test asked for them
+    on_path = _Place("on.jsonl")  # the same on other data sets, where compare --on asked for them
     card_path = _Place("README.md")  # model card
     trials_path = _Place("trials")  # the arms of a round while nothing is decided; gone afterwards
     checkpoints_path = _Place("checkpoints")  # one folder for each step that is kept, see `format`

@@ -17,6 +17,7 @@ NAME = "compare"
 EXAMPLE = """
   ppdgrow compare runs/baseline runs/control runs/grown-trained
   ppdgrow compare runs/baseline runs/ffn runs/attention --test --report report.html --plot curves.svg
+  ppdgrow compare runs/before runs/adapted --on wikitext2 --on ./letters
   ppdgrow compare runs/shallow runs/grown-trained --accept --epsilon 0.0
   ppdgrow compare runs/shallow runs/grown-trained --accept --twin runs/shallow-on --margin 0.01
 """
@@ -30,8 +31,9 @@ def run(request: CompareRequest, narrator: Narrator) -> None:
     first experiment, each with its figure and bound. Runs that differ in nothing but their seeds are one arm, with
     mean, deviation and the 95 % interval of the paired differences. Whether growing paid is judged where an ungrown
     run of the shallow depth is among the arms, trained for as many FLOPs: the control. Runs on different data are
-    refused. The figures come from the run folders alone; only --twin and --test evaluate models (--data-dir, --device
-    and --precision belong to them). One seed of each arm is a hint, not evidence: run at least three.
+    refused, unless --on evaluates them on the same. The figures come from the run folders alone; only --twin, --test
+    and --on evaluate models (--data-dir, --device and --precision belong to them). One seed of each arm is a hint, not
+    evidence: run at least three.
     """
     with narrator.status("importing torch"):
         from ppdgrow.cli.next_command import propose_after_comparison

@@ -119,6 +119,7 @@ COMPLETERS: dict[str, Callable[..., list[str]]] = {
     "twin": complete_run,
     "paths": complete_arm,
     "data": complete_data,
+    "on": complete_data,
     "remove": complete_removal,
     "override": complete_setting,
 }

@@ -101,8 +101,16 @@ def propose_after_comparison(narrator: Narrator, comparison: Comparison, request
         probe = ("probe", name_of(last.run, last.checkpoint))
         return narrator.propose(f"next, see what the blocks of {last.name} do", probe)
     report = "report.html" if find_spec("matplotlib") else "report.md"
-    words = ("compare", *map(word, request.paths), "--report", report)
+    words = ("compare", *map(word, request.paths), *_evaluated(request), "--report", report)
     return narrator.propose("next, every figure on one page", words)
+
+
+def _evaluated(request: CompareRequest) -> Words:
+    """What was evaluated on other data, and how, as words of a command; these figures are recorded."""
+    on = tuple(part for data in request.on for part in ("--on", data))
+    where = {"--data-dir": request.data_dir, "--device": request.device, "--precision": request.precision}
+    given = (part for flag, value in where.items() if value is not None for part in (flag, str(value)))
+    return (*on, *given) if on else ()
 
 
 def _train(history: RunHistory) -> Words:

@@ -6,10 +6,11 @@ import json
 import os
 import re
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from itertools import pairwise, takewhile
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any, NamedTuple
 
 from ppdgrow.checkpoint import RunFolder
@@ -35,13 +36,15 @@ class _Given(NamedTuple):
     left_out: dict[str, str]
 
 
-def read_arms(paths: Sequence[Path]) -> tuple[list[ComparedArm], list[str]]:
+def read_arms(
+    paths: Sequence[Path], known: Mapping[Path, RunHistory] = MappingProxyType({})
+) -> tuple[list[ComparedArm], list[str]]:
     """The arms of these paths, in their order, not yet held against each other.
 
     A path may be a run, a checkpoint, or a folder whose subfolders are runs: these are one arm, by the word of the
     user; those that are broken, or unfinished beside finished ones, are left out and named, as is a run that diverged
     before it was ever evaluated. Runs that are given one by one are grouped where they agree in all but the seed,
-    unless one arm would be all that is left.
+    unless one arm would be all that is left. `known` are the histories of paths that are no runs.
 
     Returns:
         The arms, and what to warn of them.
@@ -50,7 +53,7 @@ def read_arms(paths: Sequence[Path]) -> tuple[list[ComparedArm], list[str]]:
         ConfigError: a folder holds a seed twice.
         InvalidInputError: a path is no run, its files are broken, or it was never evaluated.
     """
-    given = [_read(path) for path in paths]
+    given = [_Given([known[path]], False, {}) if path in known else _read(path) for path in paths]
     if not given[0].histories:
         raise InvalidInputError(f"the baseline cannot be one: {next(iter(given[0].left_out.values()))}")
     named = iter(name_histories([history for one in given for history in one.histories]))
@@ -140,7 +143,8 @@ def signature(history: RunHistory) -> str | None:
     if history.recipe is None:
         return None
     recipe = {key: value for key, value in flatten(history.recipe.model_dump(mode="json")).items() if key not in FREE}
-    return json.dumps([history.step, recipe, _by_hand(history)], sort_keys=True, default=str)
+    data = history.state.data.sha256.get("validation", history.state.data.name)  # by its content where that is known
+    return json.dumps([history.step, data, recipe, _by_hand(history)], sort_keys=True, default=str)
 
 
 def _by_hand(history: RunHistory) -> list[dict[str, Any]]:

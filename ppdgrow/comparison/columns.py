@@ -7,12 +7,11 @@ A column is about an arm; a single run is an arm of one.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
-from enum import Flag, auto
 from functools import partial
 from statistics import fmean
 from typing import Any, NamedTuple
 
+from ppdgrow.comparison.column import FEW, MANY, RUNS, SIZE, Column, Layout, mean_column
 from ppdgrow.comparison.curves import AXES, Axis, EqualPoint
 from ppdgrow.comparison.figures import NOTHING, exact, format_gain, interval, with_deviation, with_interval
 from ppdgrow.comparison.front import total_flops
@@ -20,52 +19,13 @@ from ppdgrow.comparison.history import Budget, RunHistory, join_seeds
 from ppdgrow.comparison.insertion_columns import insertion_figures, jump_of
 from ppdgrow.comparison.insertions import SpikeCounts
 from ppdgrow.comparison.measures import ComparedArm, ComparedRun, several_seeds
+from ppdgrow.comparison.on_columns import columns_on
 from ppdgrow.console import format_count, format_flops, format_seconds
-from ppdgrow.console.page import Table
 from ppdgrow.nn.cost import count_parameters, flops_per_token, half_steps
 from ppdgrow.statistics import Estimate, estimate
 
 LOSS = "validation loss"
 COSTS: tuple[Budget, ...] = ("flops", "seconds")
-
-
-class Layout(Flag):
-    """The tables in which a column stands; NONE: in the JSON alone."""
-
-    NONE = 0
-    FEW = auto()  # few arms beside each other, on a terminal
-    MANY = auto()  # one row per arm, on a terminal and at the head of the page
-    COSTS = auto()  # tables of the page
-    EQUAL = auto()
-    PAYS = auto()
-    SIZE = auto()
-    RUNS = auto()
-
-
-FEW, MANY, SIZE, RUNS = Layout.FEW, Layout.MANY, Layout.SIZE, Layout.RUNS
-
-
-@dataclass(frozen=True)
-class Column:
-    """A figure: its name, how to get it, how to show it, where it is shown, and its key in the JSON of arms and runs.
-
-    A value of None is shown as a dash.
-    """
-
-    name: str
-    value: Callable[[ComparedArm], Any]
-    show: Callable[[Any], str] = str
-    layouts: Layout = Layout.NONE
-    arm_key: str = ""
-    run_key: str = ""
-
-    def only(self, condition: bool) -> Column:
-        """The column, in no table unless the condition holds."""
-        return self if condition else replace(self, layouts=Layout.NONE)
-
-    def cell(self, arm: ComparedArm) -> str:
-        value = self.value(arm)
-        return NOTHING if value is None else self.show(value)
 
 
 class AxisText(NamedTuple):
@@ -111,16 +71,15 @@ def columns(arms: Sequence[ComparedArm], verdicts: Mapping[str, str] | None = No
         _of_first("half-steps", lambda h: half_steps(h.architecture), str, FEW | SIZE, "half_steps"),
         _of_first("steps", lambda history: history.step, "{:,}".format, FEW | SIZE | RUNS, "steps"),
         _of_first("training tokens", lambda history: history.state.ledger.tokens, format_count, SIZE, "tokens"),
-        _mean(LOSS, lambda run: run.validation.loss, 4, "", FEW | MANY | RUNS, "loss"),
+        mean_column(LOSS, lambda run: run.validation.loss, 4, "", FEW | MANY | RUNS, "loss"),
         _against_baseline("loss", lambda arm: arm.loss_difference, 4, "", FEW | MANY | RUNS),
-        _mean("accuracy", lambda run: 100.0 * run.validation.accuracy, 2, " %", FEW | MANY | RUNS, "accuracy"),
+        mean_column("accuracy", lambda run: 100.0 * run.validation.accuracy, 2, " %", FEW | MANY | RUNS, "accuracy"),
         _against_baseline("accuracy", lambda arm: arm.accuracy_difference, 2, " pt", FEW),
         *(_of_language(runs, name, digits) for name, digits in (("perplexity", 2), ("bits_per_byte", 4))),
-        _mean("training loss", lambda run: run.history.state.train_loss, 4, "", RUNS, "train_loss", "train_loss"),
-        _mean("test loss", lambda run: getattr(run.test, "loss", None), 4, "", FEW | MANY | RUNS, "test_loss").only(
-            tested
-        ),
-        _mean("test accuracy", _test_accuracy, 2, " %", FEW | RUNS, "test_accuracy").only(tested),
+        mean_column("training loss", lambda run: run.history.state.train_loss, 4, "", RUNS, "train_loss", "train_loss"),
+        mean_column("test loss", _test_loss, 4, "", FEW | MANY | RUNS, "test_loss").only(tested),
+        mean_column("test accuracy", _test_accuracy, 2, " %", FEW | RUNS, "test_accuracy").only(tested),
+        *columns_on(runs),
         *(_at_equal(axis, terminal=apart or axis != "steps") for axis in AXES),
         *(column for axis in COSTS for column in _spent(axis)),
         *(_to_equal_loss(axis).only(verdicts is not None) for axis in AXES),
@@ -138,12 +97,6 @@ def columns(arms: Sequence[ComparedArm], verdicts: Mapping[str, str] | None = No
         ),
         Column(f"loss spikes{in_all_seeds}", _loss_spikes, str, FEW | RUNS, run_key="loss_spikes"),
     ]
-
-
-def arm_rows(arms: Sequence[ComparedArm], shown: Sequence[Column], names: Sequence[str] | None = None) -> Table:
-    named = zip(names or [arm.name for arm in arms], arms, strict=True)
-    rows = tuple((name, *(column.cell(arm) for column in shown)) for name, arm in named)
-    return Table(("arm", *(column.name for column in shown)), rows)
 
 
 # What the models are.
@@ -177,20 +130,6 @@ def _layers(arm: ComparedArm) -> str:
 # Losses and accuracies.
 
 
-def _mean(
-    name: str,
-    value: Callable[[ComparedRun], float | None],
-    digits: int,
-    unit: str = "",
-    layouts: Layout = RUNS,
-    arm_key: str = "",
-    run_key: str = "",
-) -> Column:
-    """A figure of every run, with its deviation over the seeds."""
-    show = partial(with_deviation, digits=digits, unit=unit)
-    return Column(name, lambda arm: estimate([value(run) for run in arm.runs]), show, layouts, arm_key, run_key)
-
-
 def _against_baseline(
     what: str, value: Callable[[ComparedArm], Estimate | None], digits: int, unit: str, layouts: Layout
 ) -> Column:
@@ -201,7 +140,11 @@ def _against_baseline(
 def _of_language(runs: Sequence[ComparedRun], name: str, digits: int) -> Column:
     """A figure that only language models have."""
     known = any(getattr(run.validation, name) is not None for run in runs)
-    return _mean(name.replace("_", " "), lambda run: getattr(run.validation, name), digits).only(known)
+    return mean_column(name.replace("_", " "), lambda run: getattr(run.validation, name), digits).only(known)
+
+
+def _test_loss(run: ComparedRun) -> float | None:
+    return None if run.test is None else run.test.loss
 
 
 def _test_accuracy(run: ComparedRun) -> float | None:
@@ -253,7 +196,7 @@ def _to_equal_loss(axis: Axis) -> Column:
     """Cost to the baseline's final loss over the baseline's own, or how many seeds reached it."""
 
     def cell(arm: ComparedArm) -> str:
-        if arm.is_baseline or not arm.pairs or not arm.recorded(axis):
+        if arm.is_baseline or not arm.pairs or not arm.comparable or not arm.recorded(axis):
             return NOTHING
         ratio, reached = arm.cost_to_loss(axis), arm.reached(axis)
         if ratio is None:
@@ -281,7 +224,7 @@ def _pay_offs(arms: Sequence[ComparedArm]) -> Iterator[Column]:
     judged = any(arm.pay_off is not None and arm.pay_off.difference is not None for arm in arms)
     gains = any(arm.pay_off is not None and arm.pay_off.compute_gain is not None for arm in arms)
     yield Column("FLOPs in all", _total_flops, layouts=Layout.PAYS).only(known)
-    yield _mean(LOSS, lambda run: run.validation.loss, 4, layouts=Layout.PAYS).only(known)
+    yield mean_column(LOSS, lambda run: run.validation.loss, 4, layouts=Layout.PAYS).only(known)
     bought = partial(with_deviation, digits=4)
     yield Column("ungrown at its FLOPs", of("front_loss"), bought, FEW | Layout.PAYS, "front_loss").only(judged)
     against = partial(with_interval, digits=4)

@@ -1,17 +1,20 @@
-"""Which runs may be held against each other, and what to warn of where they may."""
+"""What to warn of before runs are held against each other, and which may be trial and twin."""
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Collection, Iterable, Iterator, Sequence
 from itertools import chain
 from typing import Any
 
 from ppdgrow.comparison.history import RunHistory, join_seeds
+from ppdgrow.comparison.identity import DATA, differences
 from ppdgrow.comparison.measures import ComparedArm, ComparedRun
-from ppdgrow.config.architecture import Architecture, TokenInput, VectorInput
+from ppdgrow.config.architecture import Architecture
 from ppdgrow.config.schema import flatten
 from ppdgrow.errors import ConfigError, InvalidInputError
 
+# Of what decides which examples a loss is of: what a person knows it by.
+SAID = (DATA, "tokenizer", "sequence length", "image size", "classes", "data.mask_fraction")
 ENVIRONMENT = ("device", "threads", "precision", "cpu_capability", "torch")
 # Recipe keys that may differ: the depth, what speaks of grown parameters alone, or changes no number of the training.
 TWIN_FREE = frozenset({"model.layers", "train.only", "train.eval_every", "train.save_every", "train.keep"})
@@ -19,58 +22,15 @@ TWIN_FREE |= {"data.name", "data.directory"}
 TWIN_FREE_PREFIX = "train.pair_"
 
 
-def refuse_incomparable(baseline: RunHistory, other: RunHistory) -> None:
-    """Raise a ConfigError that names every difference unless both losses are of the same examples, coded alike."""
-    ours, theirs = _identity(baseline), _identity(other)
-    both = [key for key in ours if key in theirs and ours[key] != theirs[key]]
-    differing = [f"{key}: {_short(ours[key])} and {_short(theirs[key])}" for key in both]
-    one, two = baseline.state.data, other.state.data
-    known = one.sha256.keys() & two.sha256.keys()
-    if one.name != two.name and (not known or any(one.sha256[split] != two.sha256[split] for split in known)):
-        differing.insert(0, f"data: {one.name!r} and {two.name!r}")
-    if differing:
-        raise ConfigError(
-            f"cannot compare {baseline.name!r} with {other.name!r}, whose losses are not of the same examples "
-            f"({'; '.join(differing)}): give runs on the same data, tokenizer, sequence length and task"
-        )
-
-
-def _identity(history: RunHistory) -> dict[str, Any]:
-    """What decides which examples a loss is of; a key that one run lacks is not compared.
-
-    Of the data that is its content: what it is called, and where it lay, says nothing.
-    """
-    data, spec = history.state.data, history.architecture.input
-    identity: dict[str, Any] = {
-        "task": history.architecture.task,
-        "tokenizer": data.tokenizer,
-        "sequence length": data.sequence_length,
-        "validation examples": data.validation_examples,
-    }
-    identity |= {f"sha256 of the {split} split": digest for split, digest in data.sha256.items()}
-    if isinstance(spec, TokenInput):
-        identity["vocabulary size"] = spec.vocabulary_size
-    elif isinstance(spec, VectorInput):
-        identity |= {"features": spec.features, "classes": spec.num_classes}
-    else:
-        size = f"{spec.channels}x{spec.height}x{spec.width}"
-        identity |= {"image size": size, "classes": spec.num_classes}
-    if history.recipe is not None and history.architecture.task == "mlm":
-        identity["data.mask_fraction"] = history.recipe.data.mask_fraction
-    return identity
-
-
-def _short(value: Any) -> str:
-    return f"{value[:12]}.." if isinstance(value, str) and len(value) == 64 else repr(value)
-
-
 def warnings_about(arms: Sequence[ComparedArm]) -> list[str]:
-    """What to know before the arms are believed, the baseline first: of runs, of pairs, of seeds without a partner.
+    """What to know before the arms are believed, the baseline first: of runs, of pairs, of seeds without a partner."""
+    return said_once(_warnings(arms), arms)
 
-    Each warning once, with all runs that it is about.
-    """
+
+def said_once(warnings: Iterable[tuple[ComparedRun, str]], arms: Sequence[ComparedArm]) -> list[str]:
+    """Each warning once, with all runs that it is about."""
     about: dict[str, set[str]] = {}
-    for run, warning in _warnings(arms):
+    for run, warning in warnings:
         about.setdefault(warning, set()).add(run.name)
     return [f"{_together(runs, arms)}: {warning}" for warning, runs in about.items()]
 
@@ -89,7 +49,7 @@ def _warnings(arms: Sequence[ComparedArm]) -> Iterator[tuple[ComparedRun, str]]:
         if unpaired:
             lacks = f"{baseline.name} has no run with seed {unpaired}"
             of_arm.append(f"{lacks}, which counts in means and not in paired differences")
-        ours = {history.seeds for history in arm.histories}
+        ours = {run.reference.seeds for run in arm.pairs}
         missing = join_seeds(history for history in baseline.histories if history.seeds not in ours)
         if missing and max(len(arm.runs), len(baseline.runs)) > 1:
             of_arm.append(f"no run with seed {missing} of {baseline.name}, so the means are over different seeds")
@@ -116,12 +76,12 @@ def warnings_of(history: RunHistory) -> Iterator[str]:
         yield history.cut_short
     elif history.untrained:
         yield f"not trained since it was grown at step {history.step:,}: train it first"
-    elif not history.decayed:
+    elif not history.decayed and not history.is_folder:
         yield "the learning rate is not decayed at the end, so the last loss is not the best"
     checkpoint = f"the checkpoint is at step {history.step:,}"
     if history.final.step < history.step:
         yield f"last evaluated at step {history.final.step:,}, {checkpoint}"
-    last = int(history.metrics.steps[-1])
+    last = int(history.metrics.steps.max(initial=0))
     if last < history.step:
         yield f"the metrics end at step {last:,}, {checkpoint}: spikes in between are not counted"
     if history.recipe is None:
@@ -133,7 +93,15 @@ def warnings_between(baseline: RunHistory, other: RunHistory, arm: str) -> Itera
     differing = [f"{key} {theirs}, not {ours}" for key, ours, theirs in environment_differences(baseline, other)]
     if differing:
         yield f"another environment than that of {arm} ({'; '.join(differing)}): do not compare their wall-clock"
-    if baseline.seeds and other.seeds and baseline.seeds != other.seeds:
+    found = differences(baseline, other)
+    if found:
+        which = ", ".join(f"{key} {theirs}, not {ours}" for key, (ours, theirs) in found.items() if key in SAID)
+        yield (
+            f"its losses are of other examples than those of {arm}{f' ({which})' if which else ''}: only those on one "
+            "and the same data compare"
+        )
+    adapted = bool(found) and other.descends_from(baseline)
+    if baseline.seeds and other.seeds and baseline.seeds != other.seeds and not adapted:
         yield f"another seed than that of {arm} ({join_seeds([other])}, not {join_seeds([baseline])})"
     if baseline.recipe is not None and other.recipe is not None:
         ours, theirs = baseline.recipe.train.batch_size, other.recipe.train.batch_size

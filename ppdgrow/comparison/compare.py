@@ -8,25 +8,28 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any
 
 from ppdgrow.comparison.arms import name_histories, read_arms
-from ppdgrow.comparison.columns import Column, Layout, columns
+from ppdgrow.comparison.column import Column, Layout
+from ppdgrow.comparison.columns import columns
 from ppdgrow.comparison.comparability import (
     check_evaluated,
     check_trial,
     check_twin,
-    refuse_incomparable,
     warnings_about,
     warnings_of_trial,
     warnings_of_twin,
 )
 from ppdgrow.comparison.criteria import ONE_SEED, Criterion, Verdict, rule_criteria, success_criteria, verdict_of
 from ppdgrow.comparison.document import arm_documents, run_documents
-from ppdgrow.comparison.evaluation import difference_to_twin, evaluate_on_test
+from ppdgrow.comparison.evaluation import difference_to_twin, evaluate_arms
 from ppdgrow.comparison.front import Pays
 from ppdgrow.comparison.history import RunHistory, read_history
+from ppdgrow.comparison.identity import refuse_incomparable
 from ppdgrow.comparison.measures import ComparedArm, ComparedRun, several_seeds
+from ppdgrow.comparison.pretrained import models_before
 from ppdgrow.config.growth import TrialConfig
 from ppdgrow.config.requests import CompareRequest
 from ppdgrow.config.state import Cost
@@ -56,6 +59,12 @@ COMPARABLE_NOTE = (
 INTERVAL_NOTE = (
     "[..]: 95 % interval of the mean paired difference over the seeds (Student's t); it covers the noise of seeds, not "
     "the choice of the validation examples"
+)
+
+ON_ADVICE = ", or evaluate both on one with --on DATA"
+ON_NOTE = (
+    "on DATA: on its validation split, as many examples as each run's recipe takes of its own, coded by its own "
+    "tokenizer; it decides nothing"
 )
 
 
@@ -114,13 +123,18 @@ class Comparison:
         return min(known) if known and len(known) == len(gains) else None
 
     def verdict_on(self, arm: ComparedArm) -> Verdict | None:
-        """The verdict on one arm by its own criteria; None for the baseline."""
+        """The verdict on one arm by its own criteria; None for the baseline, and where nothing can be judged.
+
+        That is so beside a folder of Transformers, which was not trained here, without an ungrown control.
+        """
         own = [criterion for criterion in self.criteria if criterion.run == arm.name]
-        return None if arm.is_baseline else verdict_of(own)
+        judged = [criterion for criterion in own if criterion.passed is not None]
+        beside_folder = any(run.beside_folder for run in arm.runs)
+        return None if arm.is_baseline or (beside_folder and not judged) else verdict_of(own)
 
     def columns(self, layout: Layout) -> list[Column]:
         controls = {arm.name: "control" for arm in self.arms if self.grown and arm.pay_off is None}
-        verdicts = {arm.name: self.verdict_on(arm) or "baseline" for arm in self.arms} | controls
+        verdicts = {arm.name: self.verdict_on(arm) or "not judged" for arm in self.arms} | controls
         verdicts[self.baseline.name] = "baseline"
         found = columns(self.arms, verdicts if self.decision is None else None)
         return [column for column in found if column.layouts & layout]
@@ -157,13 +171,12 @@ def compare(request: CompareRequest, narrator: Narrator) -> Comparison:
     if request.accept:
         return decide(request, narrator)
     _check_files(request)
-    comparison = compare_runs(request.paths)
-    if not request.test:
+    comparison = compare_runs(request.paths, models_before(request, narrator), on_other_data=bool(request.on))
+    if not request.test and not request.on:
         return comparison
-    figures, warnings = evaluate_on_test([run.history for run in comparison.runs], request, narrator)
-    tested = iter(replace(run, test=test) for run, test in zip(comparison.runs, figures, strict=True))
-    arms = tuple(replace(arm, runs=tuple(next(tested) for _ in arm.runs)) for arm in comparison.arms)
-    return replace(comparison, arms=arms, warnings=(*comparison.warnings, *warnings))
+    arms, warnings = evaluate_arms(comparison.arms, request, narrator)
+    notes = (*comparison.notes, *([ON_NOTE] if request.on else []))
+    return replace(comparison, arms=arms, warnings=(*comparison.warnings, *warnings), notes=notes)
 
 
 def _check_files(request: CompareRequest) -> None:
@@ -180,8 +193,13 @@ def _check_files(request: CompareRequest) -> None:
         check_matplotlib("--report FILE.html")
 
 
-def compare_runs(paths: Sequence[Path]) -> Comparison:
+def compare_runs(
+    paths: Sequence[Path], known: Mapping[Path, RunHistory] = MappingProxyType({}), *, on_other_data: bool = False
+) -> Comparison:
     """Hold every arm against the first one: of run folders, checkpoints in them, or folders of runs.
+
+    `known` are the histories of paths that are no runs. If all are then evaluated `on_other_data`, an arm may have been
+    trained on data that is not the baseline's.
 
     Raises:
         ConfigError: too few paths, or runs whose losses are not comparable.
@@ -192,12 +210,14 @@ def compare_runs(paths: Sequence[Path]) -> Comparison:
             f"found {len(paths)} path{'' if len(paths) == 1 else 's'}, expected a baseline and at least one other run "
             "(or folder of runs) to compare"
         )
-    arms, warnings = read_arms(paths)
+    arms, warnings = read_arms(paths, known)
     if len(arms) < 2:
         raise InvalidInputError(f"nothing is left to compare with {arms[0].name!r}: {'; '.join(warnings)}")
     histories = [history for arm in arms for history in arm.histories]
-    for other in histories[1:]:
-        refuse_incomparable(histories[0], other)
+    for arm in arms:
+        refuse_incomparable(histories[0], arm.first.history, on_other_data=on_other_data, advice=ON_ADVICE)
+        for other in arm.histories[1:]:
+            refuse_incomparable(arm.first.history, other)
     baseline = arms[0]
     compared = (baseline, *(arm.against(baseline).judged_beside(histories) for arm in arms[1:]))
     criteria = tuple(criterion for arm in compared[1:] for criterion in success_criteria(baseline, arm))
@@ -226,7 +246,8 @@ def decide(request: CompareRequest, narrator: Narrator) -> Comparison:
         DivergedError: the loss of trial or twin is not finite.
     """
     given = [*request.paths, *([] if request.twin is None else [request.twin])]
-    histories = name_histories([read_history(path) for path in given])
+    known = models_before(request, narrator)
+    histories = name_histories([known[path] if path in known else read_history(path) for path in given])
     parent, trial = histories[:2]
     twin = None if request.twin is None else histories[2]
     for other in histories[1:]:

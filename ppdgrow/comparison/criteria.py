@@ -40,6 +40,7 @@ ONE_SEED = "one seed: no interval"
 NOT_DECIDING = "does not decide"
 UNTRAINED = "not judged: not trained since it was grown"
 NO_COMMON_SEED = "not judged: no seed in common"
+OTHER_EXAMPLES = "not judged: its losses are of other examples"
 
 _HOLDS = {"<": operator.lt, "<=": operator.le, ">": operator.gt, ">=": operator.ge}
 
@@ -98,7 +99,11 @@ def success_criteria(baseline: ComparedArm, arm: ComparedArm) -> tuple[Criterion
         _cost(new(CHEAPER_SECONDS, bound=COST_BOUND, relation="<=", unit="ratio"), arm, "seconds"),
     ]
     pays = [] if arm.pay_off is None else [_pays(of_loss(PAYS, bound=LOSS_BOUND, relation="<"), arm.pay_off)]
-    if any(run.history.untrained for run in arm.runs):
+    if any(run.beside_folder for run in arm.runs):  # what was not trained here has no course to be judged by
+        return tuple(pays)
+    if not arm.comparable:
+        of_training = [replace(criterion, passed=None, note=OTHER_EXAMPLES) for criterion in of_training]
+    elif any(run.history.untrained for run in arm.runs):
         of_training = [replace(criterion, passed=None, note=UNTRAINED) for criterion in of_training]
     elif not arm.pairs:
         of_training = [replace(criterion, note=NO_COMMON_SEED) for criterion in of_training]

@@ -8,23 +8,24 @@ from typing import Any
 
 from pydantic_core import to_jsonable_python
 
-from ppdgrow.comparison.columns import Column, columns
+from ppdgrow.comparison.column import Column
+from ppdgrow.comparison.columns import columns
 from ppdgrow.comparison.curves import AXES, EqualFigures, EqualPoint, bands
 from ppdgrow.comparison.measures import ComparedArm, single_runs
-from ppdgrow.statistics import Estimate
+from ppdgrow.statistics import Estimate, estimate
 
 # The keys of an arm and of a run, as they are written.
 ARM_KEYS = (
     *("name", "runs", "seeds", "paired_seeds", "left_out", "loss", "accuracy", "train_loss", "test_loss"),
-    *("test_accuracy", "flops_ratio", "seconds_ratio", "loss_difference", "accuracy_difference"),
+    *("test_accuracy", "on", "flops_ratio", "seconds_ratio", "loss_difference", "accuracy_difference"),
     *("cost_to_baseline_loss", "front_loss", "front_difference", "compute_gain", "pays", "pays_doubt"),
     *("controls", "verdict", "curves"),
 )
 RUN_KEYS = (
     *("name", "run", "checkpoint", "checkpoint_sha256", "seeds", "layers", "parameters", "flops_per_token"),
     *("half_steps", "steps", "tokens", "flops", "flops_ratio", "seconds", "seconds_ratio", "trials", "trials_kept"),
-    *("trials_rejected", "lr_factor", "train_loss", "validation", "validation_step", "test", "insertions"),
-    *("gradient_spikes", "loss_spikes", "cost_to_baseline_loss", "equal", "curve", "arm"),
+    *("trials_rejected", "lr_factor", "train_loss", "validation", "validation_step", "test", "on"),
+    *("insertions", "gradient_spikes", "loss_spikes", "cost_to_baseline_loss", "equal", "curve", "arm"),
 )
 
 
@@ -41,12 +42,24 @@ def arm_documents(arms: Sequence[ComparedArm], verdicts: Mapping[str, str | None
             "seeds": [history.seeds for history in arm.histories],
             "paired_seeds": [run.history.seeds for run in arm.pairs],
             "left_out": arm.left_out,
+            "on": {data: _on(arm, data) for data in arm.first.on},
             "controls": [shlex.join(("ppdgrow", *words)) for words in arm.missing_controls()],
             "verdict": verdicts[arm.name],
             "curves": {axis: curves[axis][place] for axis in AXES},
         }
         documents.append(to_jsonable_python({key: found[key] for key in ARM_KEYS}))
     return documents
+
+
+def _on(arm: ComparedArm, data: str) -> dict[str, Any]:
+    """Means over the seeds on another data set, and the paired differences, which the baseline has not."""
+    figures = [run.on[data].figures for run in arm.runs]
+    kinds = ("loss", "accuracy", "perplexity", "bits_per_byte")
+    found = {kind: estimate([getattr(one, kind) for one in figures]) for kind in kinds} | {
+        "difference": arm.loss_difference_on(data),
+        "bits_per_byte_difference": arm.bits_difference_on(data),
+    }
+    return {key: None if value is None else value.document() for key, value in found.items()}
 
 
 def run_documents(arms: Sequence[ComparedArm]) -> list[dict[str, Any]]:
@@ -74,6 +87,7 @@ def _run(single: ComparedArm, shown: Sequence[Column]) -> dict[str, Any]:
         "validation": run.validation,
         "validation_step": history.final.step,
         "test": run.test,
+        "on": {data: found.figures for data, found in run.on.items()},
         "insertions": run.insertions,
         "cost_to_baseline_loss": None if equal is None else {axis: run.cost_to_loss(axis) for axis in AXES},
         "equal": None if equal is None else _equal(equal),

@@ -1,4 +1,7 @@
-"""Comparisons that run models: trial and twin on the validation batches, and all runs on the test split, once."""
+"""Comparisons that run models: trial and twin on the validation batches; all runs on the test split or on other data.
+
+The figures of a checkpoint on the latter are recorded in its run folder, and are read from there the next time.
+"""
 
 from __future__ import annotations
 
@@ -10,22 +13,17 @@ from typing import Any
 from pydantic import ValidationError
 
 from ppdgrow.checkpoint import append_jsonl, read_jsonl
+from ppdgrow.comparison.comparability import said_once
 from ppdgrow.comparison.history import RunHistory
+from ppdgrow.comparison.measures import ComparedArm
+from ppdgrow.comparison.sources import Examples, OtherData, Reading, Source, TheTestSplit
 from ppdgrow.config.requests import CompareRequest
 from ppdgrow.config.state import Validation
 from ppdgrow.console import Narrator
 from ppdgrow.engine.evaluate import Evaluation
-from ppdgrow.errors import InvalidInputError, StorageError
+from ppdgrow.errors import DivergedError, InvalidInputError, StorageError
 from ppdgrow.training.acceptance import PairedDifference, paired_difference
-from ppdgrow.training.context import (
-    Parent,
-    Setting,
-    changed_data,
-    checkpoint_setting,
-    chosen_precision,
-    load_parent,
-    say_stored_type,
-)
+from ppdgrow.training.context import Parent, Setting, changed_data, checkpoint_setting, load_parent, say_stored_type
 
 
 def difference_to_twin(
@@ -55,45 +53,73 @@ def difference_to_twin(
     return paired_difference(grown, ungrown), warnings
 
 
-def evaluate_on_test(
-    runs: Sequence[RunHistory], request: CompareRequest, narrator: Narrator
-) -> tuple[list[Validation], list[str]]:
-    """The figures of every run on the whole test split, and warnings about the data.
+def evaluate_arms(
+    arms: Sequence[ComparedArm], request: CompareRequest, narrator: Narrator
+) -> tuple[tuple[ComparedArm, ...], list[str]]:
+    """The arms with their figures on the test split and on other data, as far as these are asked for, and warnings.
 
-    The split is read once per checkpoint: its figures are kept in the run's `test.jsonl`.
+    Each is read once per checkpoint: the figures are kept in the run's `test.jsonl` and `on.jsonl`.
 
     Raises:
-        ConfigError, InvalidInputError, DivergedError: as `difference_to_twin`.
+        ConfigError, InvalidInputError: the device or the data is not there or does not fit a run, which is known before
+            anything is evaluated; or a checkpoint is broken.
+        DivergedError: a loss is not finite.
     """
-    first = load_parent(runs[0].checkpoint, optimizer=False)
-    setting = _setting(first, request)
-    batches = setting.evaluation("test", whole=True)
-    examples, name = sum(len(batch.targets) for batch in batches), setting.dataset.config.name
-    digest = setting.dataset.identity(0).sha256["test"]
-    narrator.say(f"evaluating {len(runs)} runs on all {examples:,} examples of the test split of {name}")
+    compared = [run for arm in arms for run in arm.runs]
+    runs = [run.history for run in compared]
+    places = {id(history): place for place, history in enumerate(runs)}
+    references = [places[id(run.reference)] for run in compared]
+    sources: list[Source] = [*([TheTestSplit()] if request.test else []), *map(OtherData, dict.fromkeys(request.on))]
+    examples = [source.examples(runs, request, narrator) for source in sources]
+    warnings: list[str] = []
+    for source, own in zip(sources, examples, strict=True):
+        read = [*map(Reading, own, _figures(source, runs, own, narrator))]
+        beside = [read[reference] for reference in references]
+        compared = [source.told(*one) for one in zip(compared, read, beside, strict=True)]
+        doubts = [one.examples.doubt(other.examples, arms[0].name) for one, other in zip(read, beside, strict=True)]
+        about = [(run, doubt) for run, doubt in zip(compared, doubts, strict=True) if doubt is not None]
+        warnings += [*source.warnings(runs, own), *said_once(about, arms)]
+    done = iter(compared)
+    return tuple(replace(arm, runs=tuple(next(done) for _ in arm.runs)) for arm in arms), [*dict.fromkeys(warnings)]
+
+
+def _figures(
+    source: Source, runs: Sequence[RunHistory], examples: Sequence[Examples], narrator: Narrator
+) -> list[Validation]:
+    """The figures of every run, each on its own examples: as recorded, else now."""
+    count = f"{'all ' if source.whole else ''}{examples[0].count:,}"
+    narrator.say(f"evaluating {len(runs)} runs on {count} examples of {examples[0].where}")
     figures: list[Validation] = []
     unwritten: list[StorageError] = []
-    with narrator.progress(len(runs), "test split") as bar:
-        for number, run in enumerate(runs, start=1):
-            model = load_parent(run.checkpoint, optimizer=False)
+    with narrator.progress(len(runs), source.title) as bar:
+        for number, (run, own) in enumerate(zip(runs, examples, strict=True), start=1):
+            model = load_parent(run.checkpoint, optimizer=False, task=run.architecture.task)
             say_stored_type(model.checkpoint, model.folder, narrator)
-            own = replace(setting, precision=chosen_precision(model, request.precision))
-            key: dict[str, Any] = {"checkpoint_sha256": model.digest, "test_sha256": digest, "precision": own.precision}
-            key |= {"examples": examples}
-            path = model.run.test_path
+            path, key = source.log(model.run), {"checkpoint_sha256": model.digest, **source.key(own)}
             found = _recorded(path, key)
-            if found is None:
-                found = own.figures(own.evaluate_checkpoint(model.checkpoint, batches), "test")
+            if found is None and run.is_folder:  # which is only read
+                found = _evaluate(run, model, own)
+            elif found is None:
+                found = _evaluate(run, model, own)
                 try:
-                    append_jsonl(path, [{**key, "figures": found.model_dump()}])
+                    append_jsonl(path, [{**key, **source.named, "figures": found.model_dump()}])
                 except StorageError as error:
                     unwritten.append(error)
             figures.append(found)
-            bar.update(number, loss=figures[-1].loss)
+            bar.update(number, loss=found.loss)
     if unwritten:
         some = f"{len(unwritten)} of {len(figures)} runs"
-        narrator.warn(f"the reading of the test split is not recorded in {some}: {unwritten[0]}")
-    return figures, changed_data(setting.dataset, first.checkpoint.state, runs[0].name)
+        narrator.warn(f"the reading of {source.title} is not recorded in {some}: {unwritten[0]}")
+    return figures
+
+
+def _evaluate(run: RunHistory, model: Parent, examples: Examples) -> Validation:
+    setting = examples.setting
+    evaluation = setting.evaluate_checkpoint(model.checkpoint, examples.batches)
+    try:
+        return setting.figures(evaluation, examples.split)
+    except DivergedError as error:
+        raise DivergedError(f"{run.name!r} on {examples.where}: {error}") from None
 
 
 def _setting(model: Parent, request: CompareRequest) -> Setting:
@@ -102,13 +128,13 @@ def _setting(model: Parent, request: CompareRequest) -> Setting:
 
 
 def _recorded(path: Path, key: Mapping[str, Any]) -> Validation | None:
-    """The figures of an earlier reading: of a checkpoint on a test split, by the digests of both, in one precision."""
+    """The figures of an earlier reading: of a checkpoint on a split, by the digests of both, in one precision."""
     for line in read_jsonl(path):
         if all(line.get(name) == value for name, value in key.items()):
             try:
                 return Validation.model_validate(line.get("figures"))
             except ValidationError as error:
                 raise InvalidInputError(
-                    f"{str(path)!r}: {error.errors()[0]['msg']}; remove the file to read the test split again"
+                    f"{str(path)!r}: {error.errors()[0]['msg']}; remove the file to evaluate again"
                 ) from None
     return None

@@ -106,7 +106,7 @@ class PayOff:
 def is_ungrown(history: RunHistory) -> bool:
     """Whether a run shows what its FLOPs buy without growing: never changed, nothing tried, its rate decayed."""
     untouched = not history.surgery and history.state.ledger.trials == Cost()
-    return untouched and history.decayed and history.cut_short is None
+    return history.step > 0 and untouched and history.decayed and history.cut_short is None
 
 
 def grew_in_vain(history: RunHistory) -> bool:

@@ -104,6 +104,11 @@ class RunHistory:
         return self.metrics.evaluations[-1]
 
     @property
+    def is_folder(self) -> bool:
+        """Whether it is no run but a folder of Transformers: the model before its training."""
+        return self.checkpoint == self.run.path
+
+    @property
     def step(self) -> int:
         """Optimizer steps that the checkpoint has behind it."""
         return self.state.step
@@ -134,7 +139,12 @@ class RunHistory:
     def untrained(self) -> bool:
         """Whether it was grown by hand and no step was made since."""
         changes = by_hand(self.events)
-        return bool(changes) and isinstance(changes[-1], GrowEvent) and self.surgery[-1].step == self.step
+        return (
+            not self.is_folder
+            and bool(changes)
+            and isinstance(changes[-1], GrowEvent)
+            and self.surgery[-1].step == self.step
+        )
 
     @property
     def decayed(self) -> bool:
@@ -192,7 +202,9 @@ class RunHistory:
 
     @property
     def seeds(self) -> tuple[int, ...]:
-        """Training seeds of the run and its ancestors, each once."""
+        """Training seeds of the run and its ancestors, each once; a folder of Transformers has none of its own."""
+        if self.is_folder:
+            return ()
         trained = (event.seed for event in self.events if isinstance(event, TrainEvent) and event.seed is not None)
         seeds = tuple(dict.fromkeys(trained))
         return (self.recipe.train.seed,) if not seeds and self.recipe is not None else seeds

@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from pathlib import Path
 
 from ppdgrow.comparison.curves import Axis, EqualFigures, cost_ratio, equal_figures, recorded
 from ppdgrow.comparison.front import PayOff, grew_in_vain, pay_off
 from ppdgrow.comparison.history import RunHistory
+from ppdgrow.comparison.identity import are_comparable
 from ppdgrow.comparison.insertions import Insertion, SpikeCounts, SpikeSteps, find_spikes, insertions_of
 from ppdgrow.config.state import Cost, Validation
 from ppdgrow.statistics import Estimate, estimate
@@ -17,17 +18,46 @@ from ppdgrow.training.control import Words
 
 
 @dataclass(frozen=True)
+class FiguresOn:
+    """Figures of a run on examples of another data set: so many, of a validation split with this sha256.
+
+    `reference` are those of the run's reference on the same examples, None where it has others; where their tokenizers
+    differ (`same_tokens` is False) the losses, which are per token, do not compare.
+    """
+
+    figures: Validation
+    examples: int
+    sha256: str
+    reference: Validation | None
+    same_tokens: bool = True
+
+    @property
+    def loss_difference(self) -> float | None:
+        """Loss minus that of the reference."""
+        return self.figures.loss - self.reference.loss if self.reference is not None and self.same_tokens else None
+
+    @property
+    def bits_difference(self) -> float | None:
+        """Bits per byte minus those of the reference."""
+        own, other = (None if one is None else one.bits_per_byte for one in (self.figures, self.reference))
+        return None if own is None or other is None else own - other
+
+
+@dataclass(frozen=True)
 class ComparedRun:
     """One run with everything that is said of it.
 
     `reference` is the baseline's run of the same seed, or where there is none its first (`paired` is then False); for
-    the runs of the baseline it is the run itself.
+    the runs of the baseline it is the run itself. Where their own examples differ (`comparable` is then False) none
+    of their losses is held against the other. `on` are its figures on other data sets, by what these were called.
     """
 
     history: RunHistory
     reference: RunHistory
     paired: bool = True
+    comparable: bool = True
     test: Validation | None = None
+    on: Mapping[str, FiguresOn] = field(default_factory=dict)
 
     @property
     def name(self) -> str:
@@ -37,10 +67,16 @@ class ComparedRun:
     def validation(self) -> Validation:
         return self.history.final.validation
 
+    @property
+    def beside_folder(self) -> bool:
+        """Whether it or its reference is a folder of Transformers, which has no curve and cost nothing here."""
+        return self.history.is_folder or self.reference.is_folder
+
     @cached_property
     def equal(self) -> EqualFigures | None:
-        """The run against its reference; None for the runs of the baseline."""
-        return None if self.history is self.reference else equal_figures(self.reference, self.history)
+        """The run against its reference; None for the runs of the baseline, and where they do not compare."""
+        alone = self.history is self.reference or not self.comparable or self.beside_folder
+        return None if alone else equal_figures(self.reference, self.history)
 
     @cached_property
     def _spikes(self) -> SpikeSteps:
@@ -60,18 +96,20 @@ class ComparedRun:
         return insertions_of(self.history, self._spikes)
 
     @property
-    def loss_difference(self) -> float:
+    def loss_difference(self) -> float | None:
         """Final validation loss minus that of the reference."""
-        return self.validation.loss - self.reference.final.validation.loss
+        return self.validation.loss - self.reference.final.validation.loss if self.comparable else None
 
     @property
-    def accuracy_difference(self) -> float:
+    def accuracy_difference(self) -> float | None:
         """Final accuracy in percentage points minus that of the reference."""
-        return 100.0 * (self.validation.accuracy - self.reference.final.validation.accuracy)
+        difference = self.validation.accuracy - self.reference.final.validation.accuracy
+        return 100.0 * difference if self.comparable else None
 
     def cost_to_loss(self, axis: Axis) -> float | None:
         """What it cost to reach the reference's final loss, over what it cost the reference; trials included."""
-        return cost_ratio(self.reference, self.history, axis)
+        comparable = self.comparable and not self.beside_folder
+        return cost_ratio(self.reference, self.history, axis) if comparable else None
 
 
 @dataclass(frozen=True)
@@ -93,19 +131,29 @@ class ComparedArm:
         return cls(name, tuple(ComparedRun(history, history) for history in histories), tuple(left_out))
 
     def against(self, baseline: ComparedArm) -> ComparedArm:
-        """The arm with each of its runs held against the baseline's run of the same seed."""
+        """The arm with each of its runs held against the baseline's run of the same seed.
+
+        One that was trained from a run of the baseline, on other examples, is held against that one.
+        """
         first = baseline.first.history
         references = {history.seeds: history for history in reversed(baseline.histories)}
         if len(baseline.runs) == len(self.runs) == 1:
             references = {self.first.history.seeds: first}  # one run against one: the warning names their seeds
-        pairs = [(history, references.get(history.seeds)) for history in self.histories]
-        runs = tuple(ComparedRun(history, found or first, paired=found is not None) for history, found in pairs)
-        return replace(self, runs=runs)
+        runs = []
+        for history in self.histories:
+            found = (
+                first if first.is_folder else _parent_of(history, baseline.histories) or references.get(history.seeds)
+            )
+            comparable = are_comparable(found or first, history)
+            runs.append(ComparedRun(history, found or first, paired=found is not None, comparable=comparable))
+        return replace(self, runs=tuple(runs))
 
     def judged_beside(self, histories: Sequence[RunHistory]) -> ComparedArm:
         """The arm, if it grew or tried to, with its figures against the ungrown ones of all these runs."""
-        grown = [history for history in self.histories if history.insertions or grew_in_vain(history)]
-        return replace(self, pay_off=pay_off(grown, histories)) if grown else self
+        tried = [history for history in self.histories if history.insertions or grew_in_vain(history)]
+        grown = [history for history in tried if not history.is_folder]
+        others = [history for history in histories if are_comparable(self.first.history, history)]
+        return replace(self, pay_off=pay_off(grown, others)) if grown else self
 
     def missing_controls(self, folders: Collection[Path] = ()) -> Iterator[Words]:
         """The commands that train what is missing to judge whether growing paid; `folders` hold the runs of an arm."""
@@ -117,6 +165,11 @@ class ComparedArm:
     @property
     def is_baseline(self) -> bool:
         return self.first.history is self.first.reference
+
+    @property
+    def comparable(self) -> bool:
+        """Whether its own figures are of the same examples as those of the baseline."""
+        return all(run.comparable for run in self.runs)
 
     @property
     def pairs(self) -> tuple[ComparedRun, ...]:
@@ -148,17 +201,33 @@ class ComparedArm:
         """Paired differences of the final accuracy in percentage points."""
         return None if self.is_baseline else estimate([run.accuracy_difference for run in self.pairs])
 
+    def loss_difference_on(self, data: str) -> Estimate | None:
+        """Paired differences of the loss on another data set."""
+        return None if self.is_baseline else estimate([run.on[data].loss_difference for run in self.pairs])
+
+    def bits_difference_on(self, data: str) -> Estimate | None:
+        """Paired differences of the bits per byte on another data set."""
+        return None if self.is_baseline else estimate([run.on[data].bits_difference for run in self.pairs])
+
     def cost_to_loss(self, axis: Axis) -> Estimate | None:
         """Cost to the baseline's final loss over the baseline's own; None where a seed never reached it."""
         return None if self.is_baseline else estimate([run.cost_to_loss(axis) for run in self.pairs], ratio=True)
 
     def recorded(self, axis: Axis) -> bool:
         """Whether every pair has the costs on this axis."""
+        if any(run.beside_folder for run in self.pairs):
+            return False
         return all(recorded(history, axis) for run in self.pairs for history in (run.history, run.reference))
 
     def reached(self, axis: Axis) -> int:
         """How many of the pairs reached the baseline's final loss."""
         return sum(run.cost_to_loss(axis) is not None for run in self.pairs)
+
+
+def _parent_of(history: RunHistory, others: Sequence[RunHistory]) -> RunHistory | None:
+    """The one of these from whose checkpoint a run was trained on, on other examples."""
+    found = (other for other in others if history.descends_from(other) and not are_comparable(other, history))
+    return next(found, None)
 
 
 def several_seeds(arms: Sequence[ComparedArm]) -> bool:

@@ -73,7 +73,7 @@ def _differences(axes: Axes, comparison: Comparison, axis: Axis) -> None:
     axes.axhline(0, color=INK, linewidth=1.6)
     scaled = [0.0]
     for place, arm in enumerate(comparison.arms):
-        if arm.pairs and not arm.is_baseline:
+        if arm.pairs and arm.comparable and not arm.is_baseline:
             band = difference_band([(run.reference, run.history) for run in arm.pairs], axis)
             _curve(axes, band, place)
             scaled += _values(band, SCALED_FROM * max(band.at, default=0.0))
@@ -91,7 +91,7 @@ def _front(axes: Axes, comparison: Comparison) -> None:
             joined = [*((at, before) for _, at, before in _insertions(run, "flops")), (cost, loss)]
             axes.plot(*zip(*joined, strict=True), ":", color=_colour(place))
             axes.plot([cost], [loss], "D" if run.insertions else "o", markersize=5, color=_colour(place))
-    ungrown = [arm for arm in comparison.arms if all(is_ungrown(history) for history in arm.histories)]
+    ungrown = [arm for arm in comparison.arms if arm.comparable and all(map(is_ungrown, arm.histories))]
     points = [
         (fmean(map(total_flops, arm.histories)), fmean(run.validation.loss for run in arm.runs)) for arm in ungrown
     ]

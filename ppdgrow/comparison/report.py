@@ -10,7 +10,8 @@ from dataclasses import replace
 from pathlib import Path
 from statistics import fmean
 
-from ppdgrow.comparison.columns import Layout, arm_rows, columns
+from ppdgrow.comparison.column import Layout, arm_rows
+from ppdgrow.comparison.columns import columns
 from ppdgrow.comparison.compare import HTML, Comparison
 from ppdgrow.comparison.criteria import ONE_SEED, loss_unit
 from ppdgrow.comparison.history import join_seeds
@@ -72,6 +73,7 @@ def report_page(comparison: Comparison, picture: bytes | None, picture_file: str
         criteria_matrix(comparison),
         Table(header, criteria, left=(0, 1, 5)),
         *_pays(comparison),
+        *_on(comparison),
         Heading("Cost to the final loss of the baseline"),
         Paragraph(
             f"Cost until the validation loss first fell to the final loss of {baseline.name} (of the same seed), over "
@@ -132,6 +134,20 @@ def _pays(comparison: Comparison) -> Iterator[Block]:
         yield Lines("Commands that train the missing ungrown controls", tuple(commands))
 
 
+def _on(comparison: Comparison) -> Iterator[Block]:
+    """All arms on other data."""
+    data = comparison.baseline.first.on
+    if data:
+        yield Heading("On other data")
+        yield arm_rows(comparison.arms, comparison.columns(Layout.ON))
+        several = ", with its 95 % interval where there are several seeds" if several_seeds(comparison.arms) else ""
+        yield Paragraph(
+            "Every run on the validation split of other data, on as many examples as its recipe takes of its own, "
+            f"coded by its own tokenizer. Against baseline: the difference, paired by seed{several}; above 0 where an "
+            "arm is worse there than the baseline. It decides nothing."
+        )
+
+
 def _insertions(comparison: Comparison) -> Iterator[Block]:
     table = insertion_rows(comparison.arms)
     if table.rows:
@@ -179,6 +195,8 @@ def _making(comparison: Comparison) -> Iterator[str]:
     yield f"data: {data.name}, tokenizer {data.tokenizer or 'none'}, {data.validation_examples:,} validation examples"
     for split, digest in sorted(data.sha256.items()):
         yield f"sha256 of the {split} split: {digest}"
+    for name, found in comparison.baseline.first.on.items():
+        yield f"on {name}: {found.examples:,} examples, sha256 of its validation split: {found.sha256}"
 
 
 def _lineage(run: ComparedRun) -> Iterator[str]:

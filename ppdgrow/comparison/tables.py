@@ -10,7 +10,7 @@ import re
 from collections.abc import Mapping, Sequence
 from itertools import takewhile
 
-from ppdgrow.comparison.columns import Layout, arm_rows
+from ppdgrow.comparison.column import Layout, arm_rows
 from ppdgrow.comparison.compare import Comparison
 from ppdgrow.comparison.criteria import NO_INSERTION_SPIKE, ONE_SEED, UNGROWN, Criterion
 from ppdgrow.comparison.figures import NOTHING, exact, format_gain, interval
@@ -128,7 +128,9 @@ def verdict_lines(comparison: Comparison) -> list[str]:
             if cost is not None
         ]
         return [f"verdict: {comparison.verdict} by the {decision.rule} rule", *decision.lines(), *costs, *notes]
-    verdict = f"verdict: {comparison.verdict}{_worth(comparison)}"
+    judged = any(criterion.passed is not None for criterion in comparison.deciding)
+    word = comparison.verdict if judged or not comparison.baseline.first.history.is_folder else "none"
+    verdict = f"verdict: {word}{_worth(comparison)}"
     return [verdict, *notes, *([ONE_SEED_EACH] if ONE_SEED in comparison.notes else [])]
 
 
@@ -140,6 +142,8 @@ def _worth(comparison: Comparison) -> str:
     of = f"{passed} of {len(judged)} criteria against {comparison.baseline.name}"
     worth = f" by {of}" if comparison.verdict == "accept" else f", {of} passed"
     parts = [worth if more else ", nothing that training does was judged"]
+    if comparison.baseline.first.history.is_folder:
+        parts = [f" ({comparison.baseline.name} was not trained here, and is held against them by its loss alone)"]
     if len(comparison.grown) <= NAMED:
         parts += [_pays_in_words(arm, named=len(comparison.grown) > 1) for arm in comparison.grown]
     else:

@@ -66,7 +66,7 @@ class TrainRequest(Request):
     lr: Any = recipe_key("train.lr")
     batch_size: Any = recipe_key("train.batch_size")
     pair_lr: Any = recipe_key("train.pair_lr", metavar="FACTOR")
-    only: Any = recipe_key("train.only", "Train all, or the newest blocks only.")
+    only: Any = recipe_key("train.only", "Train all, the newest blocks only, or some by their ids, such as l5,l6.")
     grow_to: int | None = option("Growth", "LAYERS", least=1)
     """Grow to so many layers within this run; kept without a judgement."""
     grow_at: str | int | None = option(
@@ -256,6 +256,11 @@ class CompareRequest(Request):
     """Run folders, or folders of runs that are the seeds of one arm; the first is the baseline."""
     test: bool = option("Data", default=False)
     """Evaluate every run on the whole test split too. Once, at the end: it must not decide anything."""
+    on: tuple[str, ...] = option(
+        "Data", "DATA", default=(), expected="the name of a data set, or a path to text, tables or images"
+    )
+    """Evaluate every run on the validation split of DATA too, any data set or path that --data of train takes: what
+    adapting to other data cost there. It decides nothing. Can be given several times."""
     plot: Path | None = option("Output", "FILE")
     """Draw the curves over steps, FLOPs and wall-clock into FILE (.svg or .png; needs ppdgrow[plot])."""
     report: tuple[Path, ...] = option("Output", "FILE", default=())
@@ -288,10 +293,10 @@ class CompareRequest(Request):
     def _check_flags(self) -> Self:
         if not self.accept:
             self._refuse_without("--accept", "epsilon", "twin", "margin", "rule")
-            if not self.test:
-                self._refuse_without("--test", "device", "precision", "data_dir")
+            if not self.test and not self.on:
+                self._refuse_without("--test or --on DATA", "device", "precision", "data_dir")
             return self
-        drawn = " and ".join(f"--{name}" for name in ("plot", "report", "test") if getattr(self, name))
+        drawn = " and ".join(f"--{name}" for name in ("plot", "report", "test", "on") if getattr(self, name))
         if drawn:
             raise ConfigError(
                 f"found {drawn} with --accept, which decides between two runs and draws nothing: leave one of them out"

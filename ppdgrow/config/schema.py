@@ -13,6 +13,7 @@ from ppdgrow.config.growth import GrowthConfig
 from ppdgrow.config.kinds import FAMILIES, KINDS, PRETRAINED, Family, Task
 
 StreamName = Literal["coupled", "residual"]
+BLOCK_IDS = r"[lp][1-9][0-9]{0,8}(,[lp][1-9][0-9]{0,8})*"
 Beta = Annotated[float, Field(ge=0.0, lt=1.0)]
 
 
@@ -134,11 +135,18 @@ class TrainConfig(Frozen):
     pair_lr: float = key(1.0, "factor on the rate of the newest blocks", ge=0.0, le=1000.0)
     pair_warmup_steps: NonNegativeInt = key(0, "linear warm-up of the newest blocks, from their insertion")
     pair_weight_decay: float | None = key(None, "of the newest blocks; null: as weight_decay", ge=0.0, le=100.0)
-    only: Literal["all", "pairs"] = key("all", "train all, or the newest blocks alone")
+    only: Literal["all", "pairs"] | str = key("all", "all, pairs (the newest blocks), or the ids of blocks: l5,l6")
     reset_optimizer: bool = key(False, "go on from a checkpoint with empty moments")
     optimizer: Literal["adamw", "muon"] = key(
         "adamw", "adamw; or muon: of the matrices within blocks, and adamw of the rest"
     )
+
+    @field_validator("only", mode="before")
+    @classmethod
+    def _check_only(cls, value: Any) -> Any:
+        if isinstance(value, str) and (value in ("all", "pairs") or re.fullmatch(BLOCK_IDS, value)):
+            return value
+        raise ValueError(f"found {value!r}, expected all, pairs or the ids of blocks, such as l5,l6")
 
     @model_validator(mode="after")
     def _check_accumulate(self) -> TrainConfig:

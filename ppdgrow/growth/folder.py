@@ -125,7 +125,7 @@ def _growth(folder: PretrainedFolder, request: GrowRequest) -> _Surgery:
     event = GrowEvent(
         step=0,
         parent=folder.path.as_posix(),
-        parent_files=_fingerprint(folder),
+        parent_sha256=folder.digest(),
         evaluated=request.evaluate,
         method=growth.method,
         kinds=list(growth.kinds) if growth.method == "pair" else [],
@@ -150,19 +150,12 @@ def _removal(folder: PretrainedFolder, request: GrowRequest) -> _Surgery:
     event = RemoveEvent(
         step=0,
         parent=folder.path.as_posix(),
-        parent_files=_fingerprint(folder),
+        parent_sha256=folder.digest(),
         evaluated=request.evaluate,
         ids=[which],
     )
     place = describe_positions(places, folder.num_layers).replace("block", "layer")
     return _Surgery(event, place, partial(remove_pairs, folder, [which]))
-
-
-def _fingerprint(folder: PretrainedFolder) -> str:
-    """A digest of config.json and of name, size and time of the weight files: another where one was written anew."""
-    files = [(folder.path / name).stat() for name in folder.files]
-    known = [folder.config, *zip(folder.files, ((file.st_size, file.st_mtime_ns) for file in files), strict=True)]
-    return hashlib.sha256(json.dumps(known, sort_keys=True).encode()).hexdigest()
 
 
 def _default_folder(folder: PretrainedFolder, event: SurgeryEvent) -> Path:

@@ -5,6 +5,7 @@ What ppdgrow cannot deepen is refused here: one line that says what was found an
 
 from __future__ import annotations
 
+import hashlib
 import math
 import re
 from collections.abc import Iterator, Mapping
@@ -14,6 +15,7 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any, NamedTuple
 
+from ppdgrow.atomic import sha256_file
 from ppdgrow.checkpoint import RunFolder, locate_checkpoint
 from ppdgrow.checkpoint.format import MANIFEST, STEP_NAME
 from ppdgrow.checkpoint.safe_read import MAX_JSON_BYTES, PLAIN_NAME, WAY_OUT, invalid, one_line, plain_file, read_json
@@ -133,6 +135,14 @@ class PretrainedFolder:
         """The tensors of a layer, by what follows its number, such as `mlp.up_proj.weight`."""
         prefix = f"{self.layers}{index}."
         return {name.removeprefix(prefix): entry for name, entry in self.entries.items() if name.startswith(prefix)}
+
+    def digest(self) -> str:
+        """sha256 over those of config.json and of the weight files."""
+        whole = hashlib.sha256()
+        with reading(self.path):
+            for name in (CONFIG, *self.files):
+                whole.update(f"{name} {sha256_file(plain_file(self.path, name))}\n".encode())
+        return whole.hexdigest()
 
     def read(self, name: str) -> Iterator[bytes]:
         """The bytes of a tensor, some at a time."""

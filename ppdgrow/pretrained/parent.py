@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from functools import reduce
@@ -12,7 +11,6 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from ppdgrow.atomic import sha256_file
 from ppdgrow.checkpoint import RunFolder
 from ppdgrow.checkpoint.format import TOKENIZER
 from ppdgrow.checkpoint.safe_read import invalid, plain_file
@@ -20,7 +18,7 @@ from ppdgrow.config.architecture import OWN_KEY, BlockSpec, PretrainedArchitectu
 from ppdgrow.config.kinds import Task
 from ppdgrow.errors import ConfigError
 from ppdgrow.pretrained import modeling_ppdgrow as modeling
-from ppdgrow.pretrained.folder import CONFIG, PretrainedFolder, read_folder, reading
+from ppdgrow.pretrained.folder import PretrainedFolder, read_folder, reading
 from ppdgrow.pretrained.language_model import (
     LanguageModel,
     build_language_model,
@@ -108,7 +106,7 @@ def read_pretrained(path: Path, task: Task | None = None) -> PretrainedModel:
     unused = [name for name in (_modules(found["unexpected_keys"]), *left) if name]
     notes += [f"of no use for the task {task}, and not taken along: {', '.join(unused)}"] if unused else []
     architecture = architecture.model_copy(update={"drawn": drawn})
-    return PretrainedModel(folder, architecture, tensors, tokenizer, files, _digest(folder), tuple(notes))
+    return PretrainedModel(folder, architecture, tensors, tokenizer, files, folder.digest(), tuple(notes))
 
 
 def for_training(
@@ -231,10 +229,3 @@ def _stored_type(name: str, types: Mapping[str, torch.dtype], base: str, otherwi
     """That of a parameter on the disk, where a file of the base model alone lacks the prefix `base` of its names."""
     names = (name, name.removeprefix(f"{base}."), f"{base}.{name}")
     return next((types[each] for each in names if each in types), otherwise)
-
-
-def _digest(folder: PretrainedFolder) -> str:
-    digest = hashlib.sha256()
-    for name in (CONFIG, *folder.files):
-        digest.update(f"{name} {sha256_file(folder.path / name)}\n".encode())
-    return digest.hexdigest()

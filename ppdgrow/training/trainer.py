@@ -152,23 +152,33 @@ def make_optimizer(model: AnyModel, start: Start, config: TrainConfig) -> NamedO
 
 
 def select_trained(model: AnyModel, config: TrainConfig) -> frozenset[str]:
-    """The names of the newest blocks' parameters; where only they are to be trained, the others are frozen.
+    """The names of the newest blocks' parameters; all are frozen that `train.only` does not name.
 
     Raises:
-        ConfigError: only pairs are to be trained and there are none.
+        ConfigError: only pairs are to be trained and there are none, or blocks that the model does not have.
     """
     architecture = model.architecture
     newest, drawn = architecture.newest_ids, drawn_names(architecture)
     names = frozenset(
         name for name, _ in model.named_parameters() if block_of(architecture, name) in newest or name in drawn
     )
-    if config.only == "pairs":
-        if not names:
+    if config.only == "all":
+        return names
+    trained = names
+    if config.only == "pairs" and not names:
+        raise ConfigError(
+            "train.only is pairs, but the model has no grown blocks yet: grow it with ppdgrow grow, or train all"
+        )
+    if config.only != "pairs":
+        asked, known = config.only.split(","), [block.id for block in architecture.blocks]
+        if unknown := sorted(set(asked) - set(known)):
             raise ConfigError(
-                "train.only is pairs, but the model has no grown blocks yet: grow it with ppdgrow grow, or train all"
+                f"train.only names {', '.join(unknown)}, but the blocks of the model are {', '.join(known)}: name some "
+                "of these"
             )
-        for name, parameter in model.named_parameters():
-            parameter.requires_grad_(name in names)
+        trained = frozenset(name for name, _ in model.named_parameters() if block_of(architecture, name) in asked)
+    for name, parameter in model.named_parameters():
+        parameter.requires_grad_(name in trained or name in drawn)
     return names
 
 

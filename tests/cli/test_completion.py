@@ -164,6 +164,8 @@ def test_a_folder_that_cannot_be_read_gives_nothing(runs: Path, ask: Ask, monkey
         (["grow", "--device", ""], ["auto", "cpu", "cuda"]),
         (["compare", "--device", "c"], ["cpu", "cuda"]),
         (["compare", "--rule", ""], ["parent", "twin"]),
+        (["compare", "--on", "w"], ["wikitext2"]),
+        (["compare", "--on", "wikitext2", "--on", ""], ["stdlib", "wikitext2", "cifar10", "digits"]),
         (["probe", "--precision", "b"], ["bf16"]),
         (["probe", "--dtype", "fp32,bf16_"], ["fp32,bf16_autocast"]),
         (["probe", "--dev"], ["--device"]),

@@ -215,7 +215,8 @@ def test_the_command_writes_what_it_says(tmp_path: Path, ppdgrow: Command) -> No
         ("--report r.md --report ./r.md", 2, "named twice"),
         ("--accept --report r.md", 2, "--report with --accept"),
         ("--accept --plot c.svg --test", 2, "--plot and --test with --accept"),
-        ("--device cpu", 2, "--device without --test"),
+        ("--accept --on stdlib", 2, "--on with --accept"),
+        ("--device cpu", 2, "--device without --test or --on DATA"),
     ],
 )
 def test_what_cannot_be_written_is_refused_before_any_work(

@@ -224,7 +224,7 @@ def test_a_late_evaluation_is_told(tmp_path: Path) -> None:
 RUN_KEYS = [
     "name", "run", "checkpoint", "checkpoint_sha256", "seeds", "layers", "parameters", "flops_per_token",
     "half_steps", "steps", "tokens", "flops", "flops_ratio", "seconds", "seconds_ratio", "trials", "trials_kept",
-    "trials_rejected", "lr_factor", "train_loss", "validation", "validation_step", "test", "insertions",
+    "trials_rejected", "lr_factor", "train_loss", "validation", "validation_step", "test", "on", "insertions",
     "gradient_spikes", "loss_spikes", "cost_to_baseline_loss", "equal", "curve", "arm",
 ]  # fmt: skip
 INSERTION_KEYS = [
@@ -233,7 +233,7 @@ INSERTION_KEYS = [
 ]  # fmt: skip
 ARM_KEYS = [
     "name", "runs", "seeds", "paired_seeds", "left_out", "loss", "accuracy", "train_loss", "test_loss", "test_accuracy",
-    "flops_ratio", "seconds_ratio", "loss_difference", "accuracy_difference", "cost_to_baseline_loss",
+    "on", "flops_ratio", "seconds_ratio", "loss_difference", "accuracy_difference", "cost_to_baseline_loss",
     "front_loss", "front_difference", "compute_gain", "pays", "pays_doubt", "controls", "verdict", "curves",
 ]  # fmt: skip
 CRITERION_KEYS = [

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from ppdgrow.config.architecture import Architecture, BlockSpec, TokenInput, new_architecture
 from ppdgrow.config.schema import ModelConfig, TrainConfig
@@ -68,7 +68,7 @@ def architecture(pair: bool = False) -> Architecture:
     return arch.with_blocks((*arch.blocks, spec)) if pair else arch
 
 
-def engine_of(model: Model, steps: int = 40, device: torch.device = CPU, **changes: Any) -> tuple[Engine, Log]:
+def engine_of(model: nn.Module, steps: int = 40, device: torch.device = CPU, **changes: Any) -> tuple[Engine, Log]:
     config = TrainConfig(steps=steps, batch_size=BATCH, lr=1e-2, warmup_steps=4, eval_every=15, save_every=12)
     config = config.model_copy(update=changes)
     new = frozenset(name for name, _ in model.named_parameters() if name.startswith("blocks.p1"))
@@ -101,7 +101,7 @@ def new_model(pair: bool = False, device: torch.device = CPU) -> Model:
     return build_model(arch, initial_tensors(arch, 0), device)
 
 
-def weights(model: Model) -> dict[str, Tensor]:
+def weights(model: nn.Module) -> dict[str, Tensor]:
     return {name: tensor.clone() for name, tensor in model.state_dict().items()}
 
 
@@ -189,7 +189,7 @@ def test_accuracy_by_class() -> None:
 class PoisonAt(Counting):
     """From one step on the model's outputs, and so the loss and every gradient, are NaN."""
 
-    def __init__(self, model: Model, step: int) -> None:
+    def __init__(self, model: nn.Module, step: int) -> None:
         self.step, self.factor = step, 1.0
         model.register_forward_hook(lambda module, args, output: output * self.factor)
 
@@ -275,7 +275,7 @@ def test_weights_and_evaluations_that_are_not_finite_are_named() -> None:
 class Hungry:
     """A model that needs more memory than there is for more than some examples."""
 
-    def __init__(self, model: Model, most: int) -> None:
+    def __init__(self, model: nn.Module, most: int) -> None:
         self.seen: list[int] = []
         self.most = most
         model.register_forward_pre_hook(self.look)
