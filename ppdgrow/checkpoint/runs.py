@@ -183,7 +183,7 @@ def locate_checkpoint(path: Path, skipped: list[str] | None = None) -> tuple[Run
         if not run.checkpoints():
             if (path / CONFIG).is_file():  # as no run has it
                 raise InvalidInputError(
-                    f"{str(path)!r} is a folder of Transformers, which only train, grow and probe take: {expected}"
+                    f"{str(path)!r} has a {CONFIG} without a model_type of Transformers, and no checkpoints: {expected}"
                 )
             found = "has no checkpoints" if any(path.iterdir()) else "has no checkpoints, it is empty"
             raise InvalidInputError(

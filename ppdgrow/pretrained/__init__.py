@@ -1,4 +1,4 @@
-"""Models of Transformers: folders that others made, grown by pairs or by plain layers. Needs the extra `hf`.
+"""Models of Transformers: folders that others made, grown by pairs or by plain layers, trained. Needs the extra `hf`.
 
-May import checkpoint, surgery, engine, training and all below.
+May import checkpoint, optim and all below.
 """

@@ -5,7 +5,9 @@ Shapes: B batch, T tokens, V vocabulary.
 
 from __future__ import annotations
 
+import json
 from collections.abc import Mapping
+from functools import lru_cache
 from importlib import import_module
 from pathlib import Path
 from typing import Any
@@ -154,7 +156,12 @@ def forward_flops(config: Mapping[str, Any], task: Task, length: int) -> int:
         InvalidInputError: the model cannot run as its config makes it.
         ConfigError: it computes by the values of its inputs.
     """
-    made, loaded = model_class(config, task)
+    return _counted_flops(json.dumps(config), task, length)
+
+
+@lru_cache(maxsize=16)
+def _counted_flops(config: str, task: Task, length: int) -> int:
+    made, loaded = model_class(json.loads(config), task)
     with refused_by_transformers(Path(CONFIG)), quiet(), FakeTensorMode(), FlopCounterMode(display=False) as counter:
         model = _shapes_alone(made, loaded, attn_implementation="eager").eval()
         try:

@@ -14,7 +14,6 @@ from torch import nn
 
 from ppdgrow.checkpoint import Checkpoint, RunFolder, lines_up_to, manifest_digest, read_checkpoint, read_located
 from ppdgrow.checkpoint.events import Event
-from ppdgrow.checkpoint.format import TOKENIZER
 from ppdgrow.checkpoint.lineage import lineage_up_to, used_ids
 from ppdgrow.config.architecture import InputSpec, PretrainedArchitecture
 from ppdgrow.config.kinds import FAMILIES, PRETRAINED, Task
@@ -24,8 +23,6 @@ from ppdgrow.config.schema import DataConfig, ModelConfig, Recipe
 from ppdgrow.config.state import DataIdentity, Environment, Ledger, TrainerState, Validation
 from ppdgrow.console import Narrator
 from ppdgrow.data import Batch, Batches, Dataset, Split, open_dataset
-from ppdgrow.data.text import TextDataset
-from ppdgrow.data.tokenization import MASKS
 from ppdgrow.engine.device import Precision, describe_environment, resolve_device
 from ppdgrow.engine.evaluate import Evaluation, evaluate
 from ppdgrow.engine.stop_flag import StopFlag
@@ -34,6 +31,7 @@ from ppdgrow.optim.optimizer import check_moments
 from ppdgrow.optim.schedule import Schedule
 from ppdgrow.pretrained.folder import is_pretrained
 from ppdgrow.pretrained.library import require_transformers
+from ppdgrow.pretrained.text import refuse_other_text
 from ppdgrow.training.models import build_model
 
 SHORT_NAMES = {torch.bfloat16: "bf16", torch.float16: "fp16", torch.float64: "fp64"}
@@ -273,7 +271,7 @@ def open_data(recipe: Recipe, parent: Parent | None, report: Callable[[str], obj
     if report is not None:
         dataset.report = report
     if parent is not None and isinstance(parent.checkpoint.architecture, PretrainedArchitecture):
-        _check_fits(dataset, parent)
+        refuse_other_text(dataset, parent.checkpoint.architecture, parent.folder)
         return dataset
     found = input_spec_of(dataset, recipe.model)
     if parent is not None and found != parent.checkpoint.architecture.input:
@@ -284,34 +282,6 @@ def open_data(recipe: Recipe, parent: Parent | None, report: Callable[[str], obj
             "use the data and tokenizer of the checkpoint, or train a new model"
         )
     return dataset
-
-
-def _check_fits(dataset: Dataset, parent: Parent) -> None:
-    """Whether the ids and the length of the examples are such as a model of Transformers takes."""
-    assert isinstance(dataset, TextDataset)
-    model, file = parent.checkpoint.architecture, parent.folder / TOKENIZER
-    assert isinstance(model, PretrainedArchitecture)
-    try:
-        tokenizer = dataset.tokenizer
-    except InvalidInputError as error:
-        raise InvalidInputError(f"{str(file)!r}: {error}") from None
-    if dataset.task == "mlm" and tokenizer.mask_id is None:
-        raise ConfigError(
-            f"{str(file)!r} has no mask token ({' or '.join(MASKS)}), which the task mlm needs: add it with "
-            "Transformers, and resize the embedding"
-        )
-    given = dataset.input_spec(1)
-    if given.vocabulary_size > model.input.vocabulary_size:
-        raise ConfigError(
-            f"the tokenizer of {str(parent.folder)!r} has {given.vocabulary_size:,} tokens, but its config.json a "
-            f"vocabulary of {model.input.vocabulary_size:,}: resize the embedding with Transformers"
-        )
-    longest = model.longest
-    if longest is not None and given.sequence_length > longest:
-        raise ConfigError(
-            f"data.sequence_length is {given.sequence_length}, but {str(parent.folder)!r} has {longest} positions: "
-            f"use at most {longest}"
-        )
 
 
 def changed_splits(dataset: Dataset, state: TrainerState) -> str | None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import subprocess
 import sys
 from pathlib import Path
@@ -13,6 +14,7 @@ from command_line import Command, snapshot
 from safetensors.torch import load_file, save_file
 from tiny_models import MODELS, POST_NORM, PRE_NORM, make_folder, transformers
 
+import ppdgrow as package
 from ppdgrow.pretrained.check import same_outputs
 
 CPU = torch.device("cpu")
@@ -176,15 +178,35 @@ def test_training_says_what_it_lacks_in_such_a_folder(parent: Path, ppdgrow: Com
     assert refused.stderr.count("\n") == 1
 
 
-def test_comparison_says_what_takes_such_a_folder(parent: Path, ppdgrow: Command) -> None:
-    refused = ppdgrow(f"compare {parent} {parent}", code=4)
-    assert "a folder of Transformers, which only train, grow and probe take" in refused.stderr
+def test_comparison_says_what_it_needs_beside_such_a_folder(parent: Path, ppdgrow: Command) -> None:
+    refused = ppdgrow(f"compare {parent} {parent}", code=2)
+    assert "a folder of Transformers, which has no loss of its own" in refused.stderr
 
 
-def test_growing_a_run_does_not_import_transformers() -> None:
-    code = "import sys, ppdgrow.growth.grow, ppdgrow.probing.probe; print('transformers' in sys.modules)"
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
-    assert done.stdout.strip() == "False"
+def test_commands_on_runs_do_not_import_transformers(tmp_path: Path) -> None:
+    """From the first step to the comparison."""
+    code = """
+import sys, ppdgrow
+values = {"model.layers": 1, "model.width": 16, "model.heads": 2, "data.sequence_length": 16, "train.steps": 2}
+values |= {"data.name": "words.txt", "train.batch_size": 2, "train.eval_batches": 1, "train.decay": False}
+ppdgrow.train(values=values, out="s", quiet=True)
+ppdgrow.grow("s", out="g", quiet=True)
+ppdgrow.train("g", values={"train.steps": 2}, out="t", quiet=True)
+ppdgrow.probe("t", quiet=True)
+ppdgrow.compare("s", "t", quiet=True)
+ppdgrow.load("t")
+print("transformers" in sys.modules)
+"""
+    (tmp_path / "words.txt").write_text("some words and others\n" * 200)
+    done = subprocess.run(
+        [sys.executable, "-c", code], capture_output=True, text=True, check=False, cwd=tmp_path, env=environment()
+    )
+    assert done.stdout.strip() == "False", done.stderr
+
+
+def environment() -> dict[str, str]:
+    """That of the tests, with the package that they import."""
+    return {**os.environ, "PYTHONPATH": str(Path(package.__file__).parents[1])}
 
 
 @pytest.mark.parametrize("line", ["grow hf/parent --pair ffn", "probe hf/parent"])

@@ -53,14 +53,14 @@ def test_parameters_are_those_that_transformers_counts(name: str) -> None:
     [
         ("llama", "float32", ("-o", "train.optimizer=muon")),
         ("gpt2", "bfloat16", ("--only", "pairs", "-o", "train.accumulate=2")),
-        ("bert", "float16", ("--only", "pairs")),
+        pytest.param("bert", "float16", ("--only", "pairs"), marks=pytest.mark.slow),
     ],
 )
 def test_a_dry_run_foretells_the_run(name: str, dtype: str, more: tuple[str, ...], ppdgrow: Command) -> None:
     write_text()
     folder = text_folder(name, Path("parent"), dtype=dtype)
     if "--only" in more:
-        ppdgrow("grow parent --pair ffn --out grown --quiet")
+        ppdgrow("grow parent --pair ffn --no-eval --out grown --quiet")
         folder = Path("grown")
     line, before = f"train {folder} --steps 2 --out run", snapshot()
     foretold = ppdgrow(f"{line} --dry-run --json", *tiny(*more)).document

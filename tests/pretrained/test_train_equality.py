@@ -15,7 +15,7 @@ from ppdgrow.nn.cost import count_parameters
 from ppdgrow.training.models import build_model
 
 CPU = torch.device("cpu")
-FEW = ("gpt2", "llama", "bert", "modernbert")  # of which the runs with pairs are not slow tests
+FEW = ("gpt2", "llama", "bert")  # of which the runs with pairs are not slow tests
 CASES = [
     pytest.param(name, pairs, id=f"{name}{'-pairs' * pairs}", marks=[pytest.mark.slow] * (pairs and name not in FEW))
     for name in FAMILIES

@@ -85,7 +85,7 @@ def test_from_within_the_run_the_growth_is_beside_it(
     run: Path, ppdgrow: Command, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(step_folder(run, 2))
-    grown = Path(ppdgrow("grow . --pair ffn --json").document["checkpoint"])
+    grown = Path(ppdgrow("grow . --pair ffn --no-eval --json").document["checkpoint"])
     assert grown.parent.resolve() == Path("../../..").resolve()
     assert grown.name.startswith("run-grown-")
 
@@ -102,9 +102,11 @@ def test_a_step_that_was_copied_out_is_a_folder(run: Path, ppdgrow: Command) -> 
     shutil.copytree(step_folder(run, 2), "hf/published")
     shutil.rmtree(run)
     weights = tensors(Path("hf/published"))
-    ppdgrow("grow hf/published --pair ffn --out grown --quiet")
+    ppdgrow("grow hf/published --pair ffn --out grown --no-eval --quiet")
     assert [event["event"] for event in read_jsonl(Path("grown/growth.jsonl"))] == ["grow"]
-    assert ppdgrow("grow hf/published --pair attention --quiet --json").document["run"].startswith("hf/published-grown")
+    assert (
+        ppdgrow("grow hf/published --pair attention --no-eval --json").document["run"].startswith("hf/published-grown")
+    )
     assert ppdgrow("probe hf/published --json").document["passed"] is True
     done = ppdgrow("train hf/published --only pairs --steps 1 --json", *TINY).document
     assert done["run"].startswith("runs/published-trained-")
@@ -123,8 +125,7 @@ def test_what_transformers_saves_of_a_step_is_a_folder(ppdgrow: Command) -> None
     step = step_folder(trained("gpt2")[1], 2)
     plain_model(step, "gpt2").save_pretrained("saved")
     shutil.copy(step / "tokenizer.json", "saved")
-    ppdgrow("grow saved --pair ffn --out grown --quiet")
-    ppdgrow("probe saved --quiet")
+    ppdgrow("grow saved --pair ffn --out grown --no-eval --quiet")
     ppdgrow("train saved --steps 1 --out run --quiet", *TINY)
     assert "training" in read_config(step_folder(Path("run"), 1))["ppdgrow"]
 
@@ -178,7 +179,7 @@ def test_a_hub_cache_is_only_read(ppdgrow: Command) -> None:
     assert done[0] == done[1], "the second is the same run"
     assert {str(path): path.lstat().st_mtime_ns for path in Path("cache").rglob("*")} == before
     assert not any(path.is_symlink() for path in Path(done[0]["checkpoint"]).iterdir())
-    grown = ppdgrow(f"grow {place} --pair ffn --out grown --json").document
+    grown = ppdgrow(f"grow {place} --pair ffn --no-eval --out grown --json").document
     assert read_config(Path(grown["checkpoint"]))["base"]["ppdgrow"]["lineage"][0]["parent"] == "owner/name"
 
 

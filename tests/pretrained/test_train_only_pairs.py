@@ -65,7 +65,7 @@ def test_mixed_types_of_a_model_without_a_head(ppdgrow: Command) -> None:
     }
     save_file(mixed, "parent/model.safetensors", metadata={"format": "pt"})
     before = {f"bert.{name}": tensor for name, tensor in mixed.items()}
-    ppdgrow("grow parent --pair ffn --out grown --quiet")
+    ppdgrow("grow parent --pair ffn --out grown --no-eval --quiet")
     line = "train grown --only pairs --steps 1 -o model.task=mlm --out one --json"
     assert ppdgrow(line, *TINY).document["step"] == 1
     ppdgrow("train one --only pairs --steps 1 --out two --quiet")
@@ -80,8 +80,8 @@ def test_mixed_types_of_a_model_without_a_head(ppdgrow: Command) -> None:
 def test_new_layers_of_all_growths_since_the_last_training_are_new(ppdgrow: Command) -> None:
     write_text()
     text_folder("llama", Path("parent"), dtype="bfloat16")
-    ppdgrow("grow parent --method zero --out one --quiet")  # behind layer 2
-    ppdgrow("grow one --method copy --position start --out two --quiet")
+    ppdgrow("grow parent --method zero --out one --no-eval --quiet")  # behind layer 2
+    ppdgrow("grow one --method copy --position start --out two --no-eval --quiet")
     assert read_pretrained(Path("one")).architecture.newest == ("l3", "l4")
     assert read_pretrained(Path("two")).architecture.newest == ("l1", "l2", "l5", "l6")
     ppdgrow("train two --only pairs --steps 4 --out run --quiet", *TINY)
@@ -90,11 +90,11 @@ def test_new_layers_of_all_growths_since_the_last_training_are_new(ppdgrow: Comm
     assert changed(before, after) == moved
     assert not any(torch.equal(before[name].float(), after[name]) for name in moved)
     # Growth after training: only that is new, also where the run was saved elsewhere by Transformers in between.
-    ppdgrow("grow run --pair ffn --out three --quiet")
+    ppdgrow("grow run --pair ffn --out three --no-eval --quiet")
     transformers().AutoModelForCausalLM.from_pretrained(step_folder(Path("run"), 4)).save_pretrained("saved")
     (Path("saved") / "tokenizer.json").write_bytes(Path("parent/tokenizer.json").read_bytes())
-    ppdgrow("grow saved --pair ffn --out four --quiet")
-    ppdgrow("grow four --pair ffn --out five --quiet")
+    ppdgrow("grow saved --pair ffn --out four --no-eval --quiet")
+    ppdgrow("grow four --pair ffn --out five --no-eval --quiet")
     assert read_pretrained(Path("saved")).architecture.newest == ("l1", "l2", "l5", "l6"), "it may be trained on"
     for folder, newest in (("three", ("p1",)), ("four", ("p1",)), ("five", ("p1", "p2"))):
         assert set(read_pretrained(Path(folder)).architecture.newest) == set(newest), folder
@@ -103,10 +103,10 @@ def test_new_layers_of_all_growths_since_the_last_training_are_new(ppdgrow: Comm
 def test_what_was_taken_out_is_not_new(ppdgrow: Command) -> None:
     write_text()
     text_folder("bert", Path("parent"))
-    ppdgrow("grow parent --pair ffn,attention --out grown --quiet")
-    ppdgrow("grow grown --remove last --out less --quiet")
+    ppdgrow("grow parent --pair ffn,attention --out grown --no-eval --quiet")
+    ppdgrow("grow grown --remove last --out less --no-eval --quiet")
     assert read_pretrained(Path("less")).architecture.newest == ("p1",)
-    ppdgrow("grow less --remove last --out none --quiet")
+    ppdgrow("grow less --remove last --out none --no-eval --quiet")
     refused = ppdgrow("train none --only pairs --out run", *TINY, code=2)
     assert "no grown blocks" in refused.stderr
     assert refused.stderr.count("\n") == 1
@@ -118,3 +118,15 @@ def test_a_run_that_goes_on_trains_the_same_blocks(ppdgrow: Command) -> None:
     ppdgrow(f"train {run} --only pairs --steps 1 --out on --quiet", "-o", f"train.lr={VALUES['train.lr']}")
     names = changed(weights(run, 2), weights(Path("on"), 3))
     assert names == {name for name in weights(run, 2) if ".pairs." in name}
+
+
+def test_blocks_are_named_by_their_ids(ppdgrow: Command) -> None:
+    write_text()
+    folder, _ = trained("llama", pairs=True, dtype="bfloat16", shards=True)
+    ppdgrow(f"train {folder} --only l2,p2 --steps 1 --out run --quiet", *TINY)
+    moved = changed(tensors(folder), weights(Path("run"), 1))
+    p1 = {name for name in weights(Path("run"), 1) if ".pairs.p1." in name}
+    expected = {n for n in weights(Path("run"), 1) if n.startswith("model.layers.1.") or ".pairs.p2." in n} - p1
+    assert moved == expected
+    refused = ppdgrow(f"train {folder} --only l5 --steps 1 --out other", *TINY, code=2)
+    assert "train.only names l5, but the blocks of the model are l1, l2, p1, l3, l4, p2" in refused.stderr

@@ -79,15 +79,14 @@ def test_a_step_of_muon_is_that_of_torch(ppdgrow: Command) -> None:
 
 def test_microbatches_change_nothing_but_rounding(ppdgrow: Command) -> None:
     write_text()
-    for name in ("llama", "modernbert"):  # which drop nothing
-        folder, _ = trained(name)
-        losses = []
-        for microbatches in (1, 2):
-            more = ("--steps", "2", "--lr", "1e-2", "-o", f"train.accumulate={microbatches}")
-            line = f"train {folder} --json --out {name}-{microbatches}"
-            losses.append(ppdgrow(line, *tiny(*more)).document["validation"]["loss"])
-        assert losses[0] != losses[1]
-        assert losses[0] == pytest.approx(losses[1], rel=1e-5)
+    folder, _ = trained("llama")  # which drops nothing
+    losses = []
+    for microbatches in (1, 2):
+        more = ("--steps", "2", "--lr", "1e-2", "-o", f"train.accumulate={microbatches}")
+        line = f"train {folder} --json --out in-{microbatches}"
+        losses.append(ppdgrow(line, *tiny(*more)).document["validation"]["loss"])
+    assert losses[0] != losses[1]
+    assert losses[0] == pytest.approx(losses[1], rel=1e-5)
 
 
 def test_bf16_is_an_autocast_over_fp32_weights(ppdgrow: Command) -> None:

@@ -184,10 +184,21 @@ def test_another_head_or_none(
     assert f"the new {'MaskedLM' if task == 'mlm' else 'CausalLM'} head is drawn: " in said
     unused = {"BertModel": "pooler.dense", "LlamaForSequenceClassification": "score"}.get(model_class, "classifier")
     assert f"not taken along: {'bert.pooler.dense, ' * (unused == 'classifier')}{unused}\n" in said
-    ppdgrow("train parent --steps 1 --out again --quiet", *tiny(*ask))
-    weights = [load_file(f"{run}/checkpoints/step-00000001/model.safetensors") for run in ("out", "again")]
-    assert all(weights[0][name].equal(tensor) for name, tensor in weights[1].items())
-    ppdgrow("train out --steps 1 --out on --quiet")  # its head is there now
+
+
+def test_a_new_head_is_drawn_by_the_seed_and_is_there_afterwards(ppdgrow: Command) -> None:
+    write_text()
+    save("BertModel", "BertConfig")
+    ask = tiny("-o", "model.task=mlm")
+    for out, more in (("one", ()), ("same", ()), ("other", ("--seed", "1"))):
+        ppdgrow(f"train parent --steps 1 --lr 1e-9 --out {out} --quiet", *ask, *more)
+    one, same, other = (
+        load_file(f"{run}/checkpoints/step-00000001/model.safetensors") for run in ("one", "same", "other")
+    )
+    assert all(same[name].equal(tensor) for name, tensor in one.items())
+    name = "cls.predictions.transform.dense.weight"
+    assert float((one[name] - other[name]).abs().max()) > 1e-3
+    ppdgrow("train one --steps 1 --out on --quiet")
 
 
 # --- the environment
