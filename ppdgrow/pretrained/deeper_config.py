@@ -105,12 +105,22 @@ def with_lineage(config: dict[str, Any], stack: Stack, event: Mapping[str, Any],
 
     `trained` says that the parent is a checkpoint of a run.
     """
-    known = config.get(OWN_KEY)
-    earlier = known["lineage"] if isinstance(known, dict) and isinstance(known.get("lineage"), list) else []
     mark = {"parent_trained": True} if trained else {}
     moved = [
         {**entry, "new_layers": [stack.kept[number] for number in entry["new_layers"] if number < len(stack.kept)]}
-        for entry in earlier
-        if isinstance(entry, dict) and isinstance(entry.get("new_layers"), list)
+        for entry in lineage_of(config)
     ]
     return {**config, OWN_KEY: {"lineage": [*moved, {**event, **mark, "new_layers": list(stack.new)}]}}
+
+
+def lineage_of(config: Mapping[str, Any]) -> list[dict[str, Any]]:
+    """What was grown so far by config.json, each with `new_layers`; what was not written by ppdgrow is left out."""
+    known = config.get(OWN_KEY)
+    entries = known.get("lineage") if isinstance(known, dict) else None
+    return [entry for entry in entries if _is_growth(entry)] if isinstance(entries, list) else []
+
+
+def _is_growth(entry: Any) -> bool:
+    layers, ids = (entry.get("new_layers"), entry.get("ids", [])) if isinstance(entry, dict) else (None, None)
+    numbers = isinstance(layers, list) and all(type(number) is int and number >= 0 for number in layers)
+    return numbers and isinstance(ids, list) and all(isinstance(name, str) for name in ids)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import reduce
 from pathlib import Path
@@ -18,7 +18,8 @@ from ppdgrow.config.architecture import OWN_KEY, BlockSpec, PretrainedArchitectu
 from ppdgrow.config.kinds import Task
 from ppdgrow.errors import ConfigError
 from ppdgrow.pretrained import modeling_ppdgrow as modeling
-from ppdgrow.pretrained.folder import PretrainedFolder, read_folder, reading
+from ppdgrow.pretrained.deeper_config import lineage_of
+from ppdgrow.pretrained.folder import CONFIG, PretrainedFolder, read_folder, reading
 from ppdgrow.pretrained.language_model import (
     LanguageModel,
     build_language_model,
@@ -34,7 +35,7 @@ from ppdgrow.pretrained.skeleton import layer_list
 from ppdgrow.pretrained.write import CARD, CODE, PARENT_CARD, carried_over
 
 TYPES = ("dtype", "torch_dtype")  # what configs call the type in which a model is loaded
-MOST_NAMED = 4  # modules in a note
+MOST_NAMED = 6  # in a note
 LONGEST = 512  # tokens of a sequence where neither model nor recipe limit it; the FLOPs are counted anew for a run
 
 
@@ -103,8 +104,9 @@ def read_pretrained(path: Path, task: Task | None = None) -> PretrainedModel:
     files, left = _files(folder)
     notes = [f"the new {AUTO_CLASSES[task].removeprefix('AutoModelFor')} head is drawn: {_modules(drawn)}"]
     notes = notes if drawn else []
-    unused = [name for name in (_modules(found["unexpected_keys"]), *left) if name]
-    notes += [f"of no use for the task {task}, and not taken along: {', '.join(unused)}"] if unused else []
+    unused = (_modules(found["unexpected_keys"]), _first(left))
+    for what, names in zip(("weights", "files"), unused, strict=True):
+        notes += [f"not taken along, since training has no use for them: the {what} {names}"] if names else []
     architecture = architecture.model_copy(update={"drawn": drawn})
     return PretrainedModel(folder, architecture, tensors, tokenizer, files, folder.digest(), tuple(notes))
 
@@ -134,14 +136,25 @@ def _longest(model: nn.Module, config: Any) -> int | None:
 
 def _modules(names: Iterable[str]) -> str:
     """The modules that some parameters belong to, the first of them by name."""
-    modules = sorted({name.rpartition(".")[0] or name for name in names})
-    return ", ".join([*modules[:MOST_NAMED], *(["..."] if len(modules) > MOST_NAMED else [])])
+    return _first(sorted({name.rpartition(".")[0] or name for name in names}))
+
+
+def _first(names: Sequence[str]) -> str:
+    """Some names, the first of many."""
+    return ", ".join([*names[:MOST_NAMED], *(["..."] if len(names) > MOST_NAMED else [])])
 
 
 def _task(folder: PretrainedFolder, asked: Task | None) -> Task:
     """That of the head; of a model without one, or with one that is not for text, what is asked for."""
     heads = folder.parent_config.get("architectures") or ()
     tasks = [task for task in AUTO_CLASSES if set(heads) & set(class_names(folder.model_type, task))]
+    if "lm" in tasks and class_names(folder.model_type, "mlm") and not folder.parent_config.get("is_decoder"):
+        tasks.remove("lm")
+        if not tasks:
+            raise ConfigError(
+                f"{str(folder.path / CONFIG)!r}: a {next(iter(heads))} without is_decoder sees the tokens that it is "
+                "to predict: set is_decoder to true, if it was trained so"
+            )
     if tasks:
         return tasks[0]
     possible = [task for task in ("mlm", "lm") if class_names(folder.model_type, task)]  # encoders are not causal
@@ -163,16 +176,13 @@ def _config(folder: PretrainedFolder, task: Task) -> dict[str, Any]:
     made, _ = model_class(folder.config, task)
     if not folder.has_pairs:
         own = {key: value for key, value in folder.config.items() if key not in (OWN_KEY, *TYPES)}
-        return {**own, **_lineage(folder.config), "architectures": [made.__name__], TYPES[0]: "float32"}
+        lineage = lineage_of(folder.config)
+        own |= {OWN_KEY: {"lineage": lineage}} if lineage else {}
+        return {**own, "architectures": [made.__name__], TYPES[0]: "float32"}
     base = {key: value for key, value in folder.config["base"].items() if key not in TYPES}
     base |= {"architectures": [made.parent_class.__name__], TYPES[0]: "float32"}
     grown: dict[str, Any] = modeling.grown_dict(folder.model_type, base, folder.config["pairs"])
     return grown
-
-
-def _lineage(config: Mapping[str, Any]) -> dict[str, Any]:
-    own = config.get(OWN_KEY)
-    return {OWN_KEY: {"lineage": own["lineage"]}} if isinstance(own, dict) and "lineage" in own else {}
 
 
 def _blocks(folder: PretrainedFolder) -> Iterator[BlockSpec]:
@@ -188,13 +198,10 @@ def _blocks(folder: PretrainedFolder) -> Iterator[BlockSpec]:
 
 def _newest(folder: PretrainedFolder, blocks: tuple[BlockSpec, ...]) -> Iterator[str]:
     """Ids of what was grown since the model was trained last, by the lineage in its config."""
-    config = folder.config["base"] if folder.has_pairs else folder.config
-    own = config.get(OWN_KEY)
-    lineage = own.get("lineage", []) if isinstance(own, dict) else []
     grown: set[str] = set()
-    for entry in lineage:
+    for entry in lineage_of(folder.config["base"] if folder.has_pairs else folder.config):
         grown = set() if entry.get("parent_trained") else grown
-        grown |= {f"l{number + 1}" for number in entry.get("new_layers", ())} | set(entry.get("ids", ()))
+        grown |= {f"l{number + 1}" for number in entry["new_layers"]} | set(entry.get("ids", ()))
     yield from (block.id for block in blocks if block.id in grown)
 
 
@@ -214,7 +221,7 @@ def _tokenizer(path: Path) -> str:
 def _files(folder: PretrainedFolder) -> tuple[dict[str, bytes], list[str]]:
     """What belongs to the model beside config, weights and tokenizer.json, for pairs their code; and what is left."""
     with reading(folder.path):
-        files, _ = carried_over(folder.path)
+        files, left = carried_over(folder.path)
         if (card := folder.path / CARD).is_file():
             files = {PARENT_CARD: card, **files}
         run = RunFolder(folder.path)
@@ -222,7 +229,7 @@ def _files(folder: PretrainedFolder) -> tuple[dict[str, bytes], list[str]]:
         found = {name: path.read_bytes() for name, path in files.items() if "/" not in name and name not in apart}
     if folder.has_pairs:
         found[CODE] = Path(modeling.__file__).read_bytes()
-    return found, sorted({f"{name.partition('/')[0]}/" for name in files if "/" in name})
+    return found, [*left, *sorted({f"{name.partition('/')[0]}/" for name in files if "/" in name})]
 
 
 def _stored_type(name: str, types: Mapping[str, torch.dtype], base: str, otherwise: torch.dtype) -> torch.dtype:

@@ -9,7 +9,7 @@ import torch
 from command_line import Command
 from safetensors.torch import load_file, save_file
 from text_folders import TINY, VALUES, add_tokenizer, step_folder, text_folder, trained, write_text
-from tiny_models import COMMON, tensors, transformers
+from tiny_models import COMMON, edit_config, tensors, transformers
 
 from ppdgrow.pretrained.parent import read_pretrained
 
@@ -118,6 +118,17 @@ def test_a_run_that_goes_on_trains_the_same_blocks(ppdgrow: Command) -> None:
     ppdgrow(f"train {run} --only pairs --steps 1 --out on --quiet", "-o", f"train.lr={VALUES['train.lr']}")
     names = changed(weights(run, 2), weights(Path("on"), 3))
     assert names == {name for name in weights(run, 2) if ".pairs." in name}
+
+
+@pytest.mark.parametrize(
+    "lineage", ["text", ["text"], [{"new_layers": 3}], [{"new_layers": ["a"]}], [{"new_layers": [], "ids": [[]]}], {}]
+)
+def test_a_lineage_that_is_none_is_no_growth(lineage: object, tmp_path: Path) -> None:
+    folder = text_folder("llama", tmp_path / "parent")
+    edit_config(folder, ppdgrow={"lineage": lineage})
+    found = read_pretrained(folder).architecture
+    assert found.newest == ()
+    assert "ppdgrow" not in found.config
 
 
 def test_blocks_are_named_by_their_ids(ppdgrow: Command) -> None:

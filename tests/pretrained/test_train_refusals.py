@@ -183,7 +183,15 @@ def test_another_head_or_none(
     said = ppdgrow(line, *tiny(*ask)).stderr
     assert f"the new {'MaskedLM' if task == 'mlm' else 'CausalLM'} head is drawn: " in said
     unused = {"BertModel": "pooler.dense", "LlamaForSequenceClassification": "score"}.get(model_class, "classifier")
-    assert f"not taken along: {'bert.pooler.dense, ' * (unused == 'classifier')}{unused}\n" in said
+    assert f"the weights {'bert.pooler.dense, ' * (unused == 'classifier')}{unused}\n" in said
+
+
+def test_a_head_for_next_tokens_on_a_model_that_sees_them(refused: Refused, ppdgrow: Command) -> None:
+    save("BertLMHeadModel", "BertConfig")
+    line = "train parent --steps 1 --out out"
+    assert "a BertLMHeadModel without is_decoder sees the tokens that it is to predict" in refused(line, code=2)
+    edit_config(Path("parent"), is_decoder=True)
+    assert ppdgrow(f"{line} --json", *TINY).document["validation"]["bits_per_byte"] > 0
 
 
 def test_a_new_head_is_drawn_by_the_seed_and_is_there_afterwards(ppdgrow: Command) -> None:
