@@ -28,8 +28,8 @@ from ppdgrow.errors import ConfigError
 from ppdgrow.growth.grow import grow as run_grow
 from ppdgrow.growth.train import train as run_train
 from ppdgrow.nn.model import Model, build_model
-from ppdgrow.pretrained.folder import pretrained_folder
 from ppdgrow.pretrained.load import load_pretrained as load_pretrained
+from ppdgrow.pretrained.recognition import pretrained_folder
 from ppdgrow.probing.probe import probe as run_probe
 from ppdgrow.surgery import untie as untie_pairs
 from ppdgrow.training.context import load_parent

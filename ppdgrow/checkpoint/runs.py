@@ -174,7 +174,7 @@ def locate_checkpoint(path: Path, skipped: list[str] | None = None) -> tuple[Run
     try:
         if not path.is_dir():
             found = "is a file" if path.exists() else "does not exist"
-            raise InvalidInputError(f"{str(path)!r} {found}: {expected}")
+            raise InvalidInputError(f"{str(path)!r} {found}: {expected}, or a folder of Transformers on this machine")
         if (path / MANIFEST).exists() or STEP_NAME.fullmatch(path.resolve().name):
             # Only a path that spells out both folders above can be cut; "." and "../step-N" cannot.
             spelled = len(path.parts) > 2 and ".." not in path.parts

@@ -34,8 +34,9 @@ def propose_after(
     lineage = lineage_up_to(run.growth_path, state.step)
     if isinstance(architecture, PretrainedArchitecture):
         first = next((event.parent for event in lineage if isinstance(event, TrainEvent)), None)
-        paths = (word(Path(first)), name) if first is not None and Path(first).exists() else (name,)
-        return narrator.propose("next, hold it against the model before", ("compare", *paths))
+        if first is None or not Path(first).exists():
+            return None
+        return narrator.propose("next, hold it against the model before", ("compare", word(Path(first)), name))
     train = ("train", name, "--steps", str(steps_to_go(lineage, state.step, recipe.train.steps)), *flags)
     changes = by_hand(lineage)
     trained = bool(changes) and isinstance(changes[-1], TrainEvent)
@@ -81,6 +82,8 @@ def propose_after_comparison(narrator: Narrator, comparison: Comparison, request
     known = [run.history for run in comparison.runs if run.history.recipe is not None]
     if comparison.decision is not None:
         number, what = (1, "the trial") if comparison.verdict == "accept" else (0, "the parent")
+        if comparison.runs[number].history.is_folder:
+            return None  # it has no recipe to go on by
         if comparison.runs[number].history in known:
             return narrator.propose(f"next, go on with {what}", _train(comparison.runs[number].history))
     for history in known:

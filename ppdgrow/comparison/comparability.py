@@ -90,6 +90,8 @@ def warnings_of(history: RunHistory) -> Iterator[str]:
 
 def warnings_between(baseline: RunHistory, other: RunHistory, arm: str) -> Iterator[str]:
     """What to know of `other` before it is held against a run of the baseline, which is called `arm`."""
+    if baseline.is_folder and not other.is_folder and not other.descends_from(baseline):
+        yield f"not trained from {arm}, or that changed since: its lineage names another model"
     differing = [f"{key} {theirs}, not {ours}" for key, ours, theirs in environment_differences(baseline, other)]
     if differing:
         yield f"another environment than that of {arm} ({'; '.join(differing)}): do not compare their wall-clock"

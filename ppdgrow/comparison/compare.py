@@ -103,11 +103,15 @@ class Comparison:
         return [criterion for criterion in self.criteria if criterion.run in names]
 
     @property
-    def verdict(self) -> Verdict:
-        """That of the rule that decides; else `accept` iff a criterion was judged and all that were passed."""
+    def verdict(self) -> Verdict | None:
+        """That of the rule that decides; else `accept` iff a criterion was judged and all that were passed.
+
+        None beside a folder of Transformers alone, by which nothing is judged.
+        """
         if self.decision is not None:
             return "accept" if self.decision.accepted else "reject"
-        return verdict_of(self.deciding)
+        judged = any(criterion.passed is not None for criterion in self.deciding)
+        return None if not judged and any(run.beside_folder for run in self.runs) else verdict_of(self.deciding)
 
     @property
     def pays(self) -> Pays:
@@ -133,7 +137,8 @@ class Comparison:
         return None if arm.is_baseline or (beside_folder and not judged) else verdict_of(own)
 
     def columns(self, layout: Layout) -> list[Column]:
-        controls = {arm.name: "control" for arm in self.arms if self.grown and arm.pay_off is None}
+        ungrown = [arm for arm in self.arms if arm.pay_off is None and not arm.first.history.is_folder]
+        controls = {arm.name: "control" for arm in ungrown if self.grown}
         verdicts = {arm.name: self.verdict_on(arm) or "not judged" for arm in self.arms} | controls
         verdicts[self.baseline.name] = "baseline"
         found = columns(self.arms, verdicts if self.decision is None else None)

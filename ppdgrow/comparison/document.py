@@ -55,7 +55,10 @@ def _on(arm: ComparedArm, data: str) -> dict[str, Any]:
     """Means over the seeds on another data set, and the paired differences, which the baseline has not."""
     figures = [run.on[data].figures for run in arm.runs]
     kinds = ("loss", "accuracy", "perplexity", "bits_per_byte")
-    found = {kind: estimate([getattr(one, kind) for one in figures]) for kind in kinds} | {
+    units = {"accuracy": 100.0}  # per cent, as elsewhere
+    values = {kind: [getattr(one, kind) for one in figures] for kind in kinds}
+    scaled = {kind: [None if one is None else units.get(kind, 1.0) * one for one in values[kind]] for kind in kinds}
+    found = {kind: estimate(scaled[kind]) for kind in kinds} | {
         "difference": arm.loss_difference_on(data),
         "bits_per_byte_difference": arm.bits_difference_on(data),
     }

@@ -24,6 +24,7 @@ from ppdgrow.engine.evaluate import Evaluation
 from ppdgrow.errors import DivergedError, InvalidInputError, StorageError
 from ppdgrow.training.acceptance import PairedDifference, paired_difference
 from ppdgrow.training.context import Parent, Setting, changed_data, checkpoint_setting, load_parent, say_stored_type
+from ppdgrow.training.models import completed
 
 
 def difference_to_twin(
@@ -115,7 +116,7 @@ def _figures(
 
 def _evaluate(run: RunHistory, model: Parent, examples: Examples) -> Validation:
     setting = examples.setting
-    evaluation = setting.evaluate_checkpoint(model.checkpoint, examples.batches)
+    evaluation = setting.evaluate_checkpoint(completed(model.checkpoint, setting.recipe), examples.batches)
     try:
         return setting.figures(evaluation, examples.split)
     except DivergedError as error:

@@ -22,11 +22,12 @@ def jump_of(insertions: Sequence[Insertion]) -> float | None:
 
 def _before_after(insertions: Sequence[Insertion]) -> str | None:
     """The losses right before and after an insertion, mean over the seeds, with as many digits as tell them apart."""
-    known = [(i.loss_before, i.loss_after) for i in insertions if i.jump is not None]
-    if len(known) < len(insertions):
+    if any(insertion.jump is None for insertion in insertions):
         return "not measured"
+    losses = [(i.loss_before, i.loss_after) for i in insertions]
+    known = [(before, after) for before, after in losses if before is not None and after is not None]
     if not known:
-        return None
+        return "identical outputs" if insertions else None
     before, after = (fmean(losses) for losses in zip(*known, strict=True))
     shown = f"{before:.6f}", f"{after:.6f}"
     if shown[0] == shown[1] and any(insertion.jump for insertion in insertions):

@@ -136,8 +136,10 @@ class Insertion:
 
     @property
     def jump(self) -> float | None:
-        """Loss after minus loss before."""
-        return None if self.loss_before is None or self.loss_after is None else self.loss_after - self.loss_before
+        """Loss after minus loss before; where only the outputs were compared, 0 if they were identical."""
+        if self.loss_before is None or self.loss_after is None:
+            return 0.0 if self.bit_exact else None
+        return self.loss_after - self.loss_before
 
 
 def insertions_of(history: RunHistory, spikes: SpikeSteps) -> tuple[Insertion, ...]:

@@ -3,32 +3,34 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
 
 from ppdgrow.checkpoint import RunFolder, locate_checkpoint, read_config
 from ppdgrow.checkpoint.events import read_events
+from ppdgrow.comparison.arms import read_arms
 from ppdgrow.comparison.history import Evaluated, Metrics, RunHistory
 from ppdgrow.config.architecture import PretrainedArchitecture
 from ppdgrow.config.requests import CompareRequest
 from ppdgrow.console import Narrator
 from ppdgrow.errors import ConfigError, InvalidInputError
-from ppdgrow.pretrained.folder import is_pretrained
+from ppdgrow.pretrained.recognition import is_pretrained
 
 
 def models_before(request: CompareRequest, narrator: Narrator) -> Mapping[Path, RunHistory]:
     """The histories of the folders among the paths of a request, as of runs without a step.
 
     Raises:
-        ConfigError: no run beside them trained a model of Transformers, or the tokenizer or the task is another.
+        ConfigError: no run beside them trained a model of Transformers.
         InvalidInputError: a folder or a run is damaged.
     """
     folders = [path for path in request.paths if is_pretrained(path)]
     if not folders:
         return {}
     run = next((found for path in request.paths if path not in folders and (found := _trained(path))), None)
+    if run is None and len(folders) < len(request.paths):
+        read_arms([path for path in request.paths if path not in folders])  # what is wrong with one of these is said
     if run is None:
         raise ConfigError(
             f"{str(folders[0])!r} is a folder of Transformers, which has no loss of its own: give a run beside it that "
@@ -54,8 +56,8 @@ def _trained(path: Path) -> Path | None:
 def _evaluated(path: Path, run: Path, request: CompareRequest, narrator: Narrator) -> RunHistory:
     """A folder on the validation batches of a run, read by the folder's own tokenizer."""
     from ppdgrow.engine.device import resolve_device
-    from ppdgrow.pretrained.parent import for_training
     from ppdgrow.training.context import Setting, chosen_precision, load_parent, open_data
+    from ppdgrow.training.models import completed
 
     beside = load_parent(run, optimizer=False)
     model = load_parent(path, task=beside.checkpoint.architecture.task)
@@ -68,11 +70,7 @@ def _evaluated(path: Path, run: Path, request: CompareRequest, narrator: Narrato
     device, precision = resolve_device(request.device or "auto"), chosen_precision(beside, request.precision)
     setting = Setting(device, precision, dataset, recipe)
     narrator.say(f"evaluating {path.as_posix()} on the validation batches of {beside.run.path.as_posix()}")
-    old = model.checkpoint
-    assert isinstance(old.architecture, PretrainedArchitecture)
-    length, seed = recipe.data.sequence_length, recipe.train.seed
-    architecture, tensors = for_training(old.architecture, old.tensors, length=length, seed=seed)
-    ready = replace(old, architecture=architecture, tensors=tensors)
+    ready = completed(model.checkpoint, recipe)
     figures = setting.figures(setting.evaluate_checkpoint(ready, setting.validation))
     found = {"validation": figures, "data": setting.identity(), "environment": setting.environment}
     empty = np.array([], dtype=np.float64)
@@ -81,8 +79,8 @@ def _evaluated(path: Path, run: Path, request: CompareRequest, narrator: Narrato
         run=RunFolder(path),
         checkpoint=path,
         digest=model.digest,
-        architecture=architecture,
-        state=old.state.model_copy(update=found),
+        architecture=ready.architecture,
+        state=ready.state.model_copy(update=found),
         recipe=recipe,
         metrics=Metrics(np.array([], dtype=np.int64), empty, empty, empty, (Evaluated(0, figures, 0.0, 0.0),)),
         events=tuple(read_events(RunFolder(path).growth_path)),

@@ -128,9 +128,7 @@ def verdict_lines(comparison: Comparison) -> list[str]:
             if cost is not None
         ]
         return [f"verdict: {comparison.verdict} by the {decision.rule} rule", *decision.lines(), *costs, *notes]
-    judged = any(criterion.passed is not None for criterion in comparison.deciding)
-    word = comparison.verdict if judged or not comparison.baseline.first.history.is_folder else "none"
-    verdict = f"verdict: {word}{_worth(comparison)}"
+    verdict = f"verdict: {comparison.verdict or 'none'}{_worth(comparison)}"
     return [verdict, *notes, *([ONE_SEED_EACH] if ONE_SEED in comparison.notes else [])]
 
 

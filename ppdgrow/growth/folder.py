@@ -19,9 +19,10 @@ from ppdgrow.console import Narrator
 from ppdgrow.engine.device import resolve_device
 from ppdgrow.errors import CheckFailedError, ConfigError
 from ppdgrow.pretrained.check import same_outputs
-from ppdgrow.pretrained.folder import PretrainedFolder, in_run, read_folder
+from ppdgrow.pretrained.folder import PretrainedFolder, read_folder
 from ppdgrow.pretrained.pairs import grow_pairs, known_pairs
 from ppdgrow.pretrained.plain import grow_plain
+from ppdgrow.pretrained.recognition import in_run
 from ppdgrow.pretrained.removal import remove_pairs
 from ppdgrow.pretrained.write import Grown
 from ppdgrow.provenance import provenance

@@ -17,8 +17,8 @@ from ppdgrow.console import Narrator
 from ppdgrow.engine.device import autocast, resolve_device
 from ppdgrow.errors import ConfigError
 from ppdgrow.growth.expansion import Expansion, expand, measure, take_out, write_expansion
-from ppdgrow.pretrained.folder import pretrained_folder
 from ppdgrow.pretrained.library import require_transformers
+from ppdgrow.pretrained.recognition import pretrained_folder
 from ppdgrow.seeding import generator
 from ppdgrow.training.context import (
     Parent,

@@ -9,7 +9,8 @@ from typing import Any
 
 from ppdgrow.config.architecture import OWN_KEY
 from ppdgrow.console.page import plain
-from ppdgrow.pretrained.folder import PretrainedFolder, in_run
+from ppdgrow.pretrained.folder import PretrainedFolder
+from ppdgrow.pretrained.recognition import in_run
 from ppdgrow.pretrained.write import PARENT_CARD, Grown
 from ppdgrow.provenance import provenance
 

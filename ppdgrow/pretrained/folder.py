@@ -16,23 +16,21 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from ppdgrow.atomic import sha256_file
-from ppdgrow.checkpoint import RunFolder, locate_checkpoint
-from ppdgrow.checkpoint.format import MANIFEST, STEP_NAME
-from ppdgrow.checkpoint.safe_read import MAX_JSON_BYTES, PLAIN_NAME, WAY_OUT, invalid, one_line, plain_file, read_json
+from ppdgrow.checkpoint.safe_read import WAY_OUT, invalid, one_line, plain_file, read_json
 from ppdgrow.checkpoint.shards import INDEX, SINGLE, read_header, weight_files
 from ppdgrow.config.architecture import OWN_KEY
 from ppdgrow.errors import ConfigError, InvalidInputError
 from ppdgrow.pretrained.families import FAMILIES, Family
 from ppdgrow.pretrained.library import load_config
+from ppdgrow.pretrained.recognition import snapshot
+from ppdgrow.pretrained.refusals import CONFIG as CONFIG
 from ppdgrow.pretrained.refusals import (
-    ADAPTER,
     FRESH_COPY,
     refuse_other_folders,
     refuse_other_models,
     refuse_quantised_config,
     refuse_without_safetensors,
 )
-from ppdgrow.pretrained.refusals import CONFIG as CONFIG
 
 GROWN = "ppdgrow"  # the model_type of a folder with pairs
 CHUNK = 2**20
@@ -161,59 +159,6 @@ def read_range(path: Path, start: int = 0, stop: int | None = None) -> Iterator[
                 raise invalid(path, "it became shorter while it was read")
             left -= len(data)
             yield data
-
-
-def is_pretrained(path: Path) -> bool:
-    """Whether a folder is meant for Transformers, also one that `read_folder` refuses: an adapter, a GGUF file."""
-    path = snapshot(path)
-    if (path / ADAPTER).is_file() or any(path.glob("*.gguf")):
-        return True
-    if in_run(path):
-        return False
-    if (path / MANIFEST).exists():  # a copy of a checkpoint, which for Transformers is a folder of its own
-        return _names_model_type(path)
-    if (path / SINGLE).exists() or (path / INDEX).exists():
-        return True  # whatever its config.json says
-    return _names_model_type(path)
-
-
-def in_run(path: Path) -> bool:
-    """Whether a folder is a checkpoint in a run folder."""
-    path = path.resolve()
-    return path.parent.name == "checkpoints" and STEP_NAME.fullmatch(path.name) is not None
-
-
-def _names_model_type(path: Path) -> bool:
-    try:
-        return b'"model_type"' in (path / CONFIG).read_bytes()[:MAX_JSON_BYTES]
-    except OSError:
-        return False
-
-
-def pretrained_folder(path: Path) -> Path | None:
-    """The folder of Transformers that a path stands for: itself, or of a run that trained one its newest checkpoint.
-
-    Raises:
-        InvalidInputError: no checkpoint of such a run is whole.
-    """
-    if is_pretrained(path):
-        return path
-    try:
-        found = any(map(_names_model_type, RunFolder(path).checkpoints() or [path]))
-    except OSError:
-        return None
-    return locate_checkpoint(path)[1] if found else None
-
-
-def snapshot(path: Path) -> Path:
-    """The snapshot that a repository's folder in a hub cache stands for, that of `main`; else the path itself."""
-    main = path / "refs" / "main"
-    try:
-        revision = main.read_text(encoding="utf-8").strip()
-    except (OSError, UnicodeDecodeError):
-        return path
-    found = path / "snapshots" / revision
-    return found if PLAIN_NAME.fullmatch(revision) and found.is_dir() else path
 
 
 @contextmanager

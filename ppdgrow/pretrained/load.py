@@ -7,8 +7,9 @@ from pathlib import Path
 from typing import Any
 
 from ppdgrow.errors import ConfigError
-from ppdgrow.pretrained.folder import pretrained_folder, read_folder
+from ppdgrow.pretrained.folder import read_folder
 from ppdgrow.pretrained.library import KERNELS
+from ppdgrow.pretrained.recognition import pretrained_folder
 
 
 def load_pretrained(path: Any, auto: str | None = None, **options: Any) -> Any:

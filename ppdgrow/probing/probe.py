@@ -20,8 +20,8 @@ from ppdgrow.nn.cost import block_parameters, half_steps_by_block
 from ppdgrow.nn.coupling import Coupling, Pair
 from ppdgrow.nn.linear import LinearPair
 from ppdgrow.nn.model import AnyPair, Model, State, build_model
-from ppdgrow.pretrained.folder import pretrained_folder
 from ppdgrow.pretrained.library import require_transformers
+from ppdgrow.pretrained.recognition import pretrained_folder
 from ppdgrow.probing import cancellation as measure
 from ppdgrow.probing import roundoff
 from ppdgrow.probing.cancellation import DTYPES, ROUND_TRIP_DTYPES

@@ -29,8 +29,8 @@ from ppdgrow.engine.stop_flag import StopFlag
 from ppdgrow.errors import ConfigError, InvalidInputError
 from ppdgrow.optim.optimizer import check_moments
 from ppdgrow.optim.schedule import Schedule
-from ppdgrow.pretrained.folder import is_pretrained
 from ppdgrow.pretrained.library import require_transformers
+from ppdgrow.pretrained.recognition import is_pretrained
 from ppdgrow.pretrained.text import refuse_other_text
 from ppdgrow.training.models import build_model
 

@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import replace
 from typing import TYPE_CHECKING, TypeAlias
 
 import torch
 from torch import Tensor
 
+from ppdgrow.checkpoint import Checkpoint
 from ppdgrow.config.architecture import Architecture, PretrainedArchitecture
+from ppdgrow.config.schema import Recipe
 from ppdgrow.nn import model as native
 from ppdgrow.nn.model import Model
 from ppdgrow.nn.parts import NAMES
@@ -41,6 +44,17 @@ def shape_model(architecture: Architecture) -> AnyModel:
     from ppdgrow.pretrained.language_model import language_model_without_memory
 
     return language_model_without_memory(architecture)
+
+
+def completed(checkpoint: Checkpoint, recipe: Recipe) -> Checkpoint:
+    """A checkpoint as the recipe runs it: of a folder of Transformers with what it lacked, such as a head, drawn."""
+    if not isinstance(checkpoint.architecture, PretrainedArchitecture):
+        return checkpoint
+    from ppdgrow.pretrained.parent import for_training
+
+    length, seed = recipe.data.sequence_length, recipe.train.seed
+    architecture, tensors = for_training(checkpoint.architecture, checkpoint.tensors, length=length, seed=seed)
+    return replace(checkpoint, architecture=architecture, tensors=tensors)
 
 
 def drawn_names(architecture: Architecture) -> tuple[str, ...]:

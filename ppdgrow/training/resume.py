@@ -10,7 +10,7 @@ from torch import Tensor
 
 from ppdgrow.checkpoint import Checkpoint, RunFolder, lines_up_to, read_checkpoint, truncate_metrics
 from ppdgrow.checkpoint.lineage import trim_lineage
-from ppdgrow.config.architecture import Architecture, PretrainedArchitecture, new_architecture
+from ppdgrow.config.architecture import Architecture, new_architecture
 from ppdgrow.config.schema import Recipe, TrainConfig
 from ppdgrow.config.state import Ledger, Validation
 from ppdgrow.console import Narrator
@@ -20,6 +20,7 @@ from ppdgrow.errors import InvalidInputError
 from ppdgrow.nn.init import initial_tensors
 from ppdgrow.surgery import untie
 from ppdgrow.training.context import Parent, RunContext, input_spec_of, refuse_changed_data, say_stored_type, task_of
+from ppdgrow.training.models import completed
 
 _SHOWN = 5  # stretches of lost steps in a warning
 
@@ -50,13 +51,7 @@ def first_start(parent: Parent | None, recipe: Recipe, dataset: Dataset) -> Star
         architecture = new_architecture(recipe.model, task_of(recipe), input_spec_of(dataset, recipe.model))
         tensors = dict(initial_tensors(architecture, recipe.train.seed))
         return Start(architecture, tensors, {}, {}, 0, 0.0, Ledger())
-    start = replace(start_from(parent.checkpoint), validation=None)
-    if isinstance(start.architecture, PretrainedArchitecture):
-        from ppdgrow.pretrained.parent import for_training
-
-        length, seed = recipe.data.sequence_length, recipe.train.seed
-        architecture, tensors = for_training(start.architecture, start.tensors, length=length, seed=seed)
-        start = replace(start, architecture=architecture, tensors=tensors)
+    start = replace(start_from(completed(parent.checkpoint, recipe)), validation=None)
     return replace(start, moments={}) if recipe.train.reset_optimizer else start
 
 

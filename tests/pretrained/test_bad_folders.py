@@ -16,7 +16,8 @@ from tiny_models import edit_config, make_folder
 
 from ppdgrow.checkpoint.safe_read import WAY_OUT
 from ppdgrow.errors import ConfigError, InvalidInputError
-from ppdgrow.pretrained.folder import is_pretrained, read_folder
+from ppdgrow.pretrained.folder import read_folder
+from ppdgrow.pretrained.recognition import is_pretrained
 
 INDEX = "model.safetensors.index.json"
 Damage = Callable[[Path], Any]

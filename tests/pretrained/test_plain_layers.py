@@ -30,8 +30,9 @@ from tiny_models import (
 
 from ppdgrow.atomic import sha256_file
 from ppdgrow.errors import ConfigError
-from ppdgrow.pretrained.folder import is_pretrained, read_folder
+from ppdgrow.pretrained.folder import read_folder
 from ppdgrow.pretrained.plain import PLAIN_METHODS, grow_plain, plan_stack
+from ppdgrow.pretrained.recognition import is_pretrained
 from ppdgrow.pretrained.write import Grown
 
 POSITIONS = (1, 2, 2, 4)
