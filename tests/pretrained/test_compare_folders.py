@@ -9,13 +9,14 @@ from typing import Any
 
 import pytest
 import torch
+from safetensors.torch import load_file, save_file
 from tiny_models import make_folder, transformers, write_byte_tokenizer
 
 import ppdgrow
 from ppdgrow.checkpoint import read_jsonl
 from ppdgrow.cli import build_app
 from ppdgrow.cli.app import run
-from ppdgrow.errors import ConfigError
+from ppdgrow.errors import ConfigError, InvalidInputError
 
 RECIPE: dict[str, Any] = {
     "data": {"name": "notes", "sequence_length": 16},
@@ -151,3 +152,43 @@ def test_a_folder_is_the_parent_of_a_decision(capfd: pytest.CaptureFixture[str])
 def test_a_document_of_it_is_json(capfd: pytest.CaptureFixture[str]) -> None:
     assert run(build_app(), ["compare", "hf/llama", "runs/all", "--json"]) == 0
     assert [arm["name"] for arm in json.loads(capfd.readouterr().out)["arms"]] == ["llama", "all"]
+
+
+def test_the_same_data_by_on_is_the_same_loss_also_with_a_drawn_head_and_in_bf16() -> None:
+    folder = make_folder("llama", Path("hf/headless"), vocab_size=256)
+    config = json.loads((folder / "config.json").read_text())
+    (folder / "config.json").write_text(json.dumps({**config, "architectures": ["LlamaForSequenceClassification"]}))
+    tensors = load_file(folder / "model.safetensors")
+    del tensors["lm_head.weight"]
+    save_file({**tensors, "score.weight": torch.zeros(2, 32)}, folder / "model.safetensors", metadata={"format": "pt"})
+    write_byte_tokenizer(folder)
+    train = {**RECIPE["train"], "precision": "bf16"}
+    recipe = {**RECIPE, "model": {"task": "lm"}, "train": train}
+    ppdgrow.train("hf/headless", recipe=recipe, out="runs/headless", quiet=True)
+    found = compared("hf/headless", "runs/headless", on=["notes"])
+    for arm in found["arms"].values():
+        assert arm["on"]["notes"]["loss"]["mean"] == arm["loss"]["mean"]
+        assert arm["on"]["notes"]["accuracy"]["mean"] == arm["accuracy"]["mean"]
+
+
+def test_where_nothing_is_judged_there_is_no_verdict_in_the_document() -> None:
+    assert compared("hf/llama", "runs/pairs")["verdict"] is None
+    assert compared("runs/all", "runs/pairs")["verdict"] in ("accept", "reject")
+
+
+def test_a_growth_whose_outputs_were_identical_is_exact() -> None:
+    criteria = compared("runs/all", "runs/pairs")["criteria"]
+    (spike,) = [one for one in criteria if one["name"] == "no insertion spike" and one["run"] == "pairs"]
+    assert (spike["passed"], spike["value"]) == (True, 0)
+
+
+def test_a_run_that_is_not_there_is_named() -> None:
+    with pytest.raises(InvalidInputError, match="'runs/nowhere' does not exist"):
+        compared("hf/llama", "runs/nowhere")
+
+
+def test_a_folder_that_a_run_was_not_trained_from_is_doubted() -> None:
+    write_byte_tokenizer(make_folder("llama", Path("hf/stranger"), vocab_size=256, seed=1))
+    doubt = "not trained from stranger, or that changed since"
+    assert any(doubt in warning for warning in compared("hf/stranger", "runs/all")["warnings"])
+    assert not any("not trained from" in warning for warning in compared("hf/llama", "runs/pairs")["warnings"])
