@@ -113,7 +113,7 @@ def growth(step: int, before: float | None = 4.0, after: float | None = 4.0, **c
         "layers_after": 4,
         "loss_before": before,
         "loss_after": after,
-        "bit_exact": before == after,
+        "bit_exact": None if before is None else before == after,
         "seed": 0,
     } | changes
 
