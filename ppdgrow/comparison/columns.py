@@ -56,6 +56,7 @@ def columns(arms: Sequence[ComparedArm], verdicts: Mapping[str, str] | None = No
     # Where all runs end at one step, their last losses are those at equal steps.
     apart = len({run.history.final.step for run in runs}) > 1
     of_verdict = MANY | FEW if len(arms) > 2 else MANY
+    has_curves = not all(run.beside_folder for arm in arms[1:] for run in arm.runs) or len(arms) == 1
     return [
         Column("verdict", lambda arm: judged[arm.name], layouts=of_verdict).only(bool(judged)),
         Column("seeds", _seeds, layouts=seeded | MANY | RUNS),
@@ -80,9 +81,9 @@ def columns(arms: Sequence[ComparedArm], verdicts: Mapping[str, str] | None = No
         mean_column("test loss", _test_loss, 4, "", FEW | MANY | RUNS, "test_loss").only(tested),
         mean_column("test accuracy", _test_accuracy, 2, " %", FEW | RUNS, "test_accuracy").only(tested),
         *columns_on(runs),
-        *(_at_equal(axis, terminal=apart or axis != "steps") for axis in AXES),
+        *(_at_equal(axis, terminal=has_curves and (apart or axis != "steps")) for axis in AXES),
         *(column for axis in COSTS for column in _spent(axis)),
-        *(_to_equal_loss(axis).only(verdicts is not None) for axis in AXES),
+        *(_to_equal_loss(axis).only(verdicts is not None and has_curves) for axis in AXES),
         Column("", _costs_to_equal_loss, arm_key="cost_to_baseline_loss"),
         *_pay_offs(arms),
         *(_trials(arms[0], in_all_seeds) if any(arm.has_trials for arm in arms) else ()),

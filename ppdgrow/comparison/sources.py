@@ -16,6 +16,7 @@ from ppdgrow.comparison.arms import one_line
 from ppdgrow.comparison.history import RunHistory
 from ppdgrow.comparison.identity import are_comparable
 from ppdgrow.comparison.measures import ComparedRun, FiguresOn
+from ppdgrow.config.kinds import PRETRAINED
 from ppdgrow.config.requests import CompareRequest
 from ppdgrow.config.schema import DataConfig, Recipe
 from ppdgrow.config.state import Validation
@@ -68,7 +69,10 @@ class Examples:
         return same and (self.count == others.count or not self.same_tokens(others))
 
     def same_tokens(self, others: Examples) -> bool:
-        return self.dataset.tokenizer_json == others.dataset.tokenizer_json
+        one, other = self.dataset, others.dataset
+        if (one.tokenizer_spec or "").startswith(f"{PRETRAINED}:"):
+            return one.tokenizer_spec == other.tokenizer_spec  # which has the tokenizer's digest
+        return one.tokenizer_json == other.tokenizer_json
 
     def doubt(self, others: Examples, baseline: str) -> str | None:
         """Why losses on these and on those of the baseline do not compare; None where they do."""

@@ -105,7 +105,19 @@ FAMILIES: dict[str, FamilyRules] = {
             layers=("attention",),
             tasks=("lm", "mlm"),
             embeddings={"tokens": "tokens"},
-            ignored=("model.mixer", "model.patch_size"),
+            ignored=tuple(
+                f"model.{key}"
+                for key in (
+                    "heads",
+                    "ffn_multiplier",
+                    "norm",
+                    "dropout",
+                    "tie_embeddings",
+                    "patch_size",
+                    "mixer",
+                    "kernel_size",
+                )
+            ),
         ),
     )
 }

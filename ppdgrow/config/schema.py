@@ -42,6 +42,8 @@ class ModelConfig(Frozen):
 
     @model_validator(mode="after")
     def _check_widths(self) -> ModelConfig:
+        if self.family == PRETRAINED:
+            return self  # its config.json is held against its tensors
         branch = self.width
         if self.stream == "coupled":
             if self.width % 2:

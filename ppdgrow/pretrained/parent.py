@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import hashlib
+import json
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import reduce
@@ -236,3 +238,15 @@ def _stored_type(name: str, types: Mapping[str, torch.dtype], base: str, otherwi
     """That of a parameter on the disk, where a file of the base model alone lacks the prefix `base` of its names."""
     names = (name, name.removeprefix(f"{base}."), f"{base}.{name}")
     return next((types[each] for each in names if each in types), otherwise)
+
+
+def tokenizer_digest(text: str) -> str:
+    """sha256 of what decides the ids of a tokenizer: not how its file is laid out, nor how it cuts and pads texts."""
+    try:
+        document = json.loads(text)
+    except ValueError:
+        document = None
+    if isinstance(document, dict):
+        decisive = {key: value for key, value in document.items() if key not in ("version", "truncation", "padding")}
+        text = json.dumps(decisive, sort_keys=True)
+    return hashlib.sha256(text.encode()).hexdigest()

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import cached_property, partial
@@ -113,7 +112,7 @@ def _load(optimizer: bool, run: RunFolder, folder: Path, skipped: tuple[str, ...
 
 def _pretrained_parent(path: Path, task: Task | None) -> Parent:
     """A folder of Transformers as a checkpoint at step 0 that was trained on nothing known."""
-    from ppdgrow.pretrained.parent import read_pretrained
+    from ppdgrow.pretrained.parent import read_pretrained, tokenizer_digest
 
     found = read_pretrained(path, task)
     state = TrainerState(
@@ -134,8 +133,7 @@ def _pretrained_parent(path: Path, task: Task | None) -> Parent:
         "model.task": found.architecture.task,
         "model.layers": found.architecture.num_layers,
         "model.width": found.architecture.width,
-        "model.heads": 1,
-        "data.tokenizer": f"{PRETRAINED}:{hashlib.sha256(found.tokenizer.encode()).hexdigest()[:8]}",
+        "data.tokenizer": f"{PRETRAINED}:{tokenizer_digest(found.tokenizer)[:8]}",
         "train.lr": FINE_TUNING_RATE,
         "data.sequence_length": min(found.architecture.input.sequence_length, DataConfig().sequence_length),
     }

@@ -51,7 +51,7 @@ def copy_of(name: str) -> Path:
         (("--layers", "6"), "model.layers is 6 (--layers)"),
         (("--model", "transformer"), "model.family is 'transformer' (--model)"),
         (("-o", "model.dropout=0.1"), "is what its config.json says: leave it out"),
-        (("-o", "model.heads=4"), "is what its config.json says: leave it out"),
+        (("-o", "model.heads=8"), "is what its config.json says: leave it out"),
         (("-o", "model.stream=coupled"), "is what its config.json says: leave it out"),
         (("-o", "model.task=mlm"), "model.task is 'mlm' (-o), but the checkpoint"),
         (("-o", "model.task=classify"), "model.task is 'classify' (-o), but the checkpoint"),
