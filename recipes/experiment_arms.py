@@ -46,7 +46,7 @@ SIZES = {
         equal_steps=3015,
         wider="--width 128 -o model.heads=4",
         budgets={"small": 3.42, "medium": 6.85, "large": 12.9},
-        rates={2: 8e-3, 4: 4e-3, 6: 4e-3, GROWN: 12e-3},
+        rates={2: 8e-3, 4: 4e-3, GROWN: 12e-3},
     ),
 }
 
