@@ -16,7 +16,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from ppdgrow.config.architecture import Architecture, ImageInput, InputSpec, TokenInput, VectorInput, new_architecture
-from ppdgrow.config.kinds import FAMILIES, Task
+from ppdgrow.config.kinds import FAMILIES, PRETRAINED, Task
 from ppdgrow.config.schema import ModelConfig, StreamName
 from ppdgrow.nn.init import initial_tensors
 from ppdgrow.nn.model import Model, build_model
@@ -60,6 +60,7 @@ def _inputs_of(family: str, task: Task) -> tuple[InputSpec, ...]:
 CASES = [
     Case(family, layer, stream, task, spec)
     for family, rules in FAMILIES.items()
+    if family != PRETRAINED  # whose models are Transformers' own
     for layer in rules.layers
     for stream in get_args(StreamName)
     for task in rules.tasks
