@@ -104,14 +104,10 @@ class Comparison:
 
     @property
     def verdict(self) -> Verdict | None:
-        """That of the rule that decides; else `accept` iff a criterion was judged and all that were passed.
-
-        None beside a folder of Transformers alone, by which nothing is judged.
-        """
+        """That of the rule that decides; else of the criteria of the grown arms; None where nothing can be judged."""
         if self.decision is not None:
             return "accept" if self.decision.accepted else "reject"
-        judged = any(criterion.passed is not None for criterion in self.deciding)
-        return None if not judged and any(run.beside_folder for run in self.runs) else verdict_of(self.deciding)
+        return _verdict(self.deciding, self.runs)
 
     @property
     def pays(self) -> Pays:
@@ -127,14 +123,9 @@ class Comparison:
         return min(known) if known and len(known) == len(gains) else None
 
     def verdict_on(self, arm: ComparedArm) -> Verdict | None:
-        """The verdict on one arm by its own criteria; None for the baseline, and where nothing can be judged.
-
-        That is so beside a folder of Transformers, which was not trained here, without an ungrown control.
-        """
+        """The verdict on one arm by its own criteria; None for the baseline, and where nothing can be judged."""
         own = [criterion for criterion in self.criteria if criterion.run == arm.name]
-        judged = [criterion for criterion in own if criterion.passed is not None]
-        beside_folder = any(run.beside_folder for run in arm.runs)
-        return None if arm.is_baseline or (beside_folder and not judged) else verdict_of(own)
+        return None if arm.is_baseline else _verdict(own, arm.runs)
 
     def columns(self, layout: Layout) -> list[Column]:
         ungrown = [arm for arm in self.arms if arm.pay_off is None and not arm.first.history.is_folder]
@@ -163,6 +154,15 @@ class Comparison:
             "warnings": list(self.warnings),
             "notes": list(self.notes),
         }
+
+
+def _verdict(criteria: Sequence[Criterion], runs: Sequence[ComparedRun]) -> Verdict | None:
+    """`accept` iff a criterion was judged and all that were passed.
+
+    None where none was and there is a folder of Transformers, which was not trained here, with no ungrown control.
+    """
+    judged = any(criterion.passed is not None for criterion in criteria)
+    return None if not judged and any(run.beside_folder for run in runs) else verdict_of(criteria)
 
 
 def compare(request: CompareRequest, narrator: Narrator) -> Comparison:

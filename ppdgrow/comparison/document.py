@@ -54,11 +54,11 @@ def arm_documents(arms: Sequence[ComparedArm], verdicts: Mapping[str, str | None
 def _on(arm: ComparedArm, data: str) -> dict[str, Any]:
     """Means over the seeds on another data set, and the paired differences, which the baseline has not."""
     figures = [run.on[data].figures for run in arm.runs]
-    kinds = ("loss", "accuracy", "perplexity", "bits_per_byte")
-    units = {"accuracy": 100.0}  # per cent, as elsewhere
-    values = {kind: [getattr(one, kind) for one in figures] for kind in kinds}
-    scaled = {kind: [None if one is None else units.get(kind, 1.0) * one for one in values[kind]] for kind in kinds}
-    found = {kind: estimate(scaled[kind]) for kind in kinds} | {
+    found = {
+        "loss": estimate([one.loss for one in figures]),
+        "accuracy": estimate([100.0 * one.accuracy for one in figures]),  # per cent, as elsewhere
+        "perplexity": estimate([one.perplexity for one in figures]),
+        "bits_per_byte": estimate([one.bits_per_byte for one in figures]),
         "difference": arm.loss_difference_on(data),
         "bits_per_byte_difference": arm.bits_difference_on(data),
     }

@@ -98,12 +98,11 @@ def _figures(
             say_stored_type(model.checkpoint, model.folder, narrator)
             path, key = source.log(model.run), {"checkpoint_sha256": model.digest, **source.key(own)}
             found = _recorded(path, key)
-            if found is None and run.is_folder:  # which is only read
-                found = _evaluate(run, model, own)
-            elif found is None:
+            if found is None:
                 found = _evaluate(run, model, own)
                 try:
-                    append_jsonl(path, [{**key, **source.named, "figures": found.model_dump()}])
+                    if not run.is_folder:  # which is only read
+                        append_jsonl(path, [{**key, **source.named, "figures": found.model_dump()}])
                 except StorageError as error:
                     unwritten.append(error)
             figures.append(found)

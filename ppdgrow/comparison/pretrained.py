@@ -3,19 +3,21 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
 
-from ppdgrow.checkpoint import RunFolder, locate_checkpoint, read_config
+from ppdgrow.checkpoint import RunFolder
 from ppdgrow.checkpoint.events import read_events
-from ppdgrow.comparison.arms import read_arms
+from ppdgrow.comparison.arms import read_arms, runs_in
 from ppdgrow.comparison.history import Evaluated, Metrics, RunHistory
-from ppdgrow.config.architecture import PretrainedArchitecture
 from ppdgrow.config.requests import CompareRequest
 from ppdgrow.console import Narrator
 from ppdgrow.errors import ConfigError, InvalidInputError
-from ppdgrow.pretrained.recognition import is_pretrained
+from ppdgrow.pretrained.recognition import is_pretrained, pretrained_folder
+from ppdgrow.training.context import checkpoint_setting, chosen_precision, load_parent
+from ppdgrow.training.models import completed
 
 
 def models_before(request: CompareRequest, narrator: Narrator) -> Mapping[Path, RunHistory]:
@@ -28,10 +30,11 @@ def models_before(request: CompareRequest, narrator: Narrator) -> Mapping[Path, 
     folders = [path for path in request.paths if is_pretrained(path)]
     if not folders:
         return {}
-    run = next((found for path in request.paths if path not in folders and (found := _trained(path))), None)
-    if run is None and len(folders) < len(request.paths):
-        read_arms([path for path in request.paths if path not in folders])  # what is wrong with one of these is said
+    runs = [path for path in request.paths if path not in folders]
+    run = next((found for path in runs if (found := _trained(path))), None)
     if run is None:
+        if runs:
+            read_arms(runs)  # what is wrong with one of these is said
         raise ConfigError(
             f"{str(folders[0])!r} is a folder of Transformers, which has no loss of its own: give a run beside it that "
             "ppdgrow train made of such a folder, whose validation batches it is evaluated on"
@@ -42,35 +45,25 @@ def models_before(request: CompareRequest, narrator: Narrator) -> Mapping[Path, 
 def _trained(path: Path) -> Path | None:
     """The checkpoint of a run, or of the first of a folder of runs, that trained a model of Transformers."""
     try:
-        runs = [path, *sorted(entry for entry in path.iterdir() if entry.is_dir())] if path.is_dir() else []
-        for run in runs:
-            if RunFolder(run).checkpoints() or run.parent.name == "checkpoints":
-                _, checkpoint = locate_checkpoint(run)
-                if isinstance(read_config(checkpoint), PretrainedArchitecture):
-                    return checkpoint
-    except (OSError, InvalidInputError):
-        pass  # what is wrong is said where the run is read
-    return None
+        return next((found for run in runs_in(path) or [path] if (found := pretrained_folder(run))), None)
+    except InvalidInputError:
+        return None  # what is wrong is said where the run is read
 
 
 def _evaluated(path: Path, run: Path, request: CompareRequest, narrator: Narrator) -> RunHistory:
     """A folder on the validation batches of a run, read by the folder's own tokenizer."""
-    from ppdgrow.engine.device import resolve_device
-    from ppdgrow.training.context import Setting, chosen_precision, load_parent, open_data
-    from ppdgrow.training.models import completed
-
     beside = load_parent(run, optimizer=False)
     model = load_parent(path, task=beside.checkpoint.architecture.task)
-    recipe = beside.recipe
-    data = recipe.data.model_copy(update={"tokenizer": model.recipe.data.tokenizer})
-    if request.data_dir is not None:
-        data = data.model_copy(update={"directory": str(request.data_dir)})
-    recipe = recipe.model_copy(update={"data": data})
-    dataset = open_data(recipe, model, narrator.now)
-    device, precision = resolve_device(request.device or "auto"), chosen_precision(beside, request.precision)
-    setting = Setting(device, precision, dataset, recipe)
+    resolved = beside.resolved.replace({"data.tokenizer": model.recipe.data.tokenizer}, "checkpoint")
+    setting = checkpoint_setting(
+        replace(model, resolved=resolved),
+        device=request.device or "auto",
+        precision=chosen_precision(beside.checkpoint.state, request.precision),
+        data_dir=request.data_dir,
+    )
+    setting.dataset.report = narrator.now
     narrator.say(f"evaluating {path.as_posix()} on the validation batches of {beside.run.path.as_posix()}")
-    ready = completed(model.checkpoint, recipe)
+    ready = completed(model.checkpoint, setting.recipe)
     figures = setting.figures(setting.evaluate_checkpoint(ready, setting.validation))
     found = {"validation": figures, "data": setting.identity(), "environment": setting.environment}
     empty = np.array([], dtype=np.float64)
@@ -81,7 +74,7 @@ def _evaluated(path: Path, run: Path, request: CompareRequest, narrator: Narrato
         digest=model.digest,
         architecture=ready.architecture,
         state=ready.state.model_copy(update=found),
-        recipe=recipe,
+        recipe=setting.recipe,
         metrics=Metrics(np.array([], dtype=np.int64), empty, empty, empty, (Evaluated(0, figures, 0.0, 0.0),)),
         events=tuple(read_events(RunFolder(path).growth_path)),
     )

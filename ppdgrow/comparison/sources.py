@@ -24,7 +24,7 @@ from ppdgrow.console import Narrator
 from ppdgrow.data import Batch, Dataset, Split, canonical_name
 from ppdgrow.engine.device import resolve_device
 from ppdgrow.errors import ConfigError, InvalidInputError
-from ppdgrow.training.context import Parent, Setting, changed_data, load_parent, open_data
+from ppdgrow.training.context import Parent, Setting, changed_data, chosen_precision, load_parent, open_data
 
 # Keys that say how the files of one data set are read, which says nothing about those of another one.
 READING = ("encoding", "text_column", "image_column", "label_column", "skip_broken")
@@ -154,8 +154,7 @@ class Source(ABC):
             if request.data_dir is not None:
                 data = data.model_copy(update={"directory": str(request.data_dir)})
             recipe = own.model_copy(update={"data": data})
-            asked = request.precision
-            precision = run.state.environment.precision if asked is None or asked == "auto" else asked
+            precision = chosen_precision(run.state, request.precision)
             train, coding = recipe.train, (parent.checkpoint.architecture.input, parent.checkpoint.tokenizer)
             key = (data, recipe.model.task, *coding, train.batch_size, train.eval_batches, train.accumulate)
             if key not in shared:

@@ -189,9 +189,8 @@ class PretrainedArchitecture(Architecture):
     @classmethod
     def from_document(cls, document: dict[str, Any]) -> PretrainedArchitecture:
         """Of the config.json of a checkpoint; pydantic's errors where it lacks what `document` adds."""
-        own = document.get(OWN_KEY)
-        training = own.get("training") if isinstance(own, dict) else None
-        rest = {key: value for key, value in own.items() if key != "training"} if isinstance(own, dict) else {}
+        own = document[OWN_KEY] if isinstance(document.get(OWN_KEY), dict) else {}
+        training, rest = own.get("training"), {key: value for key, value in own.items() if key != "training"}
         config = {key: value for key, value in document.items() if key != OWN_KEY} | ({OWN_KEY: rest} if rest else {})
         return cls.model_validate({**(training if isinstance(training, dict) else {}), "config": config})
 

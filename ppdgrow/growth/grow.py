@@ -137,7 +137,7 @@ def _measured(expansion: Expansion, request: GrowRequest, narrator: Narrator) ->
     report_parent(parent, narrator)
     device = resolve_device(request.device)
     inputs = _synthetic_inputs(parent.checkpoint.architecture).to(device)
-    with torch.no_grad(), autocast(device, chosen_precision(parent, request.precision)):
+    with torch.no_grad(), autocast(device, chosen_precision(parent.checkpoint.state, request.precision)):
         same = torch.equal(*(model.eval()(inputs) for model in expansion.models(device)))
     expansion.check_preserved(same)
     return expansion.measured(None, None, bit_exact=same)

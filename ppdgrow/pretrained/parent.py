@@ -104,8 +104,8 @@ def read_pretrained(path: Path, task: Task | None = None) -> PretrainedModel:
         if name not in drawn
     }
     files, left = _files(folder)
-    notes = [f"the new {AUTO_CLASSES[task].removeprefix('AutoModelFor')} head is drawn: {_modules(drawn)}"]
-    notes = notes if drawn else []
+    head = AUTO_CLASSES[task].removeprefix("AutoModelFor")
+    notes = [f"the new {head} head is drawn: {_modules(drawn)}"] if drawn else []
     unused = (_modules(found["unexpected_keys"]), _first(left))
     for what, names in zip(("weights", "files"), unused, strict=True):
         notes += [f"not taken along, since training has no use for them: the {what} {names}"] if names else []

@@ -250,14 +250,12 @@ def checkpoint_setting(
     recipe = parent.recipe
     data = recipe.data if data_dir is None else recipe.data.model_copy(update={"directory": str(data_dir)})
     dataset = open_data(recipe.model_copy(update={"data": data}), parent)
-    return Setting(resolve_device(device), chosen_precision(parent, precision), dataset, recipe)
+    return Setting(resolve_device(device), chosen_precision(parent.checkpoint.state, precision), dataset, recipe)
 
 
-def chosen_precision(parent: Parent, asked: PrecisionName | None) -> Precision:
-    """The precision that is asked for; with None or `auto` that in which the checkpoint was trained."""
-    if asked is None or asked == "auto":
-        return parent.checkpoint.state.environment.precision
-    return asked
+def chosen_precision(state: TrainerState, asked: PrecisionName | None) -> Precision:
+    """The precision that is asked for; with None or `auto` that in which a checkpoint was trained."""
+    return state.environment.precision if asked is None or asked == "auto" else asked
 
 
 def open_data(recipe: Recipe, parent: Parent | None, report: Callable[[str], object] | None = None) -> Dataset:

@@ -78,8 +78,8 @@ class Trainer:
         )
         set_rng_state(start.rng, setting.device, config.seed)
         self._setting, self._architecture, self._shards, self._files = setting, architecture, start.shards, start.files
-        frozen = {name: start.tensors[name] for name, p in model.named_parameters() if not p.requires_grad}
-        self._frozen = {name: tensor for name, tensor in frozen.items() if tensor.dtype != torch.float32}
+        frozen = (name for name, parameter in model.named_parameters() if not parameter.requires_grad)
+        self._frozen = {name: old for name in frozen if (old := start.tensors[name]).dtype != torch.float32}
         steps = (line for line in read_jsonl(run.metrics_path) if "train_loss" in line)
         self._recent = deque(steps, maxlen=TRAIN_LOSS_STEPS)
         latest = self._recent[-1] if self._recent else None
